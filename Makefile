@@ -1,0 +1,129 @@
+# The commands that people and CI use. Each one does the set-up that it needs, and starts at once when
+# nothing has changed since.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+# Arguments for the command behind a target: make demo ARGS="--help"
+ARGS ?=
+# The interpreter for a new virtual environment; empty means: look for one.
+export PYTHON ?=
+
+VENV := $(CURDIR)/.venv
+CONSTRAINTS := $(CURDIR)/requirements/constraints.txt
+DEPENDENCIES := $(VENV)/.dependencies
+BENCH_DEPENDENCIES := $(VENV)/.bench-dependencies
+NATIVE := python/tensorpool/_native.abi3.so
+
+# The environment's own cmake comes before an older one of the system; rustup's directory comes last.
+export PATH := $(VENV)/bin:$(PATH):$(HOME)/.cargo/bin
+export VIRTUAL_ENV := $(VENV)
+# maturin sets this one too: a different value would make cargo build PyO3 again at each change of tool.
+export PYO3_PYTHON := $(VENV)/bin/python
+# It would hide the environment's packages behind someone else's.
+unexport PYTHONHOME PYTHONPATH
+
+NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml \
+    $(shell find crates cmake .cargo python/tensorpool/sbe/schemas -type f 2>/dev/null)
+TYPED := python/tensorpool tools tests $(wildcard benchmarks)
+# One profile for everything: a second one would compile Aeron a second time.
+CARGO_FLAGS := --release --locked --workspace
+
+.PHONY: help demo test test-long bench lint conformance pins clean native \
+    check-rust check-tests check-source check-native
+
+help:
+	@echo "make demo         tensors move between processes, live in a table"
+	@echo "make test         all checks and tests"
+	@echo "make test-long    the same with the tests that take long"
+	@echo "make bench        the benchmark table (ARGS=\"--peers\" to compare)"
+	@echo "make lint         formatting, style, types, layers, clippy"
+	@echo "make conformance  which requirements have a test (ARGS=\"--json\")"
+	@echo "make pins         newest versions of all Python dependencies into requirements/constraints.txt"
+	@echo "make clean        removes everything that was built"
+
+demo: $(NATIVE)
+	@tensorpool demo $(ARGS)
+
+# The steps follow one another, cheap ones first, also under make -j: each is a make of its own.
+test: check-tests
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory check-native
+	@tools/step conformance python -m tools.conformance --quiet
+	@tools/step pytest python -m pytest -m "not long" --requirement-report=build/requirements.json $(ARGS)
+
+test-long: export TENSORPOOL_TEST_LONG := 1
+test-long: check-tests
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory check-native
+	@tools/step conformance python -m tools.conformance --quiet
+	@tools/step "pytest, long tests too" \
+	    python -m pytest --requirement-report=build/requirements.json $(ARGS)
+
+lint: check-rust
+	@$(MAKE) --no-print-directory check-source
+	@$(MAKE) --no-print-directory native
+	@tools/step "stub of the native module" \
+	    env MYPYPATH=python python -m mypy.stubtest tensorpool._native
+	@tools/step clippy tools/like-maturin cargo clippy $(CARGO_FLAGS) --all-targets --quiet -- --deny warnings
+
+bench: $(NATIVE) $(BENCH_DEPENDENCIES)
+	@python -m benchmarks $(ARGS)
+
+conformance: $(NATIVE)
+	@python -m tools.conformance $(ARGS)
+
+pins: $(DEPENDENCIES)
+	@python -m tools.pins
+
+clean:
+	rm -rf $(VENV) target build dist $(NATIVE) .mypy_cache .ruff_cache .pytest_cache \
+	    .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- the steps
+
+check-rust:
+	@tools/toolchains rust rust-checks
+
+check-tests:
+	@tools/toolchains rust rust-checks java
+
+check-source: $(DEPENDENCIES)
+	@tools/step "ruff check" ruff check --quiet
+	@tools/step "ruff format" ruff format --check --quiet
+	@tools/step "cargo fmt" cargo fmt --all --check
+	@tools/step layers env PYTHONPATH=python lint-imports --no-logo
+	@tools/step mypy python -m mypy $(TYPED)
+
+check-native: $(NATIVE)
+	@tools/step "cargo test" tools/like-maturin cargo test $(CARGO_FLAGS) --quiet
+	@tools/step "cargo test under loom" env RUSTFLAGS="--cfg loom" \
+	    cargo test --release --locked --quiet --target-dir target/loom --package tensorpool-core --test loom
+
+# --- what is built
+
+native: $(NATIVE)
+	@:
+
+# Runs only where the interpreter is missing or has been removed under the environment; the rule below
+# then makes a new one.
+$(VENV)/bin/python:
+	@:
+
+$(DEPENDENCIES): pyproject.toml requirements/constraints.txt tools/environment $(VENV)/bin/python
+	@tools/system-packages
+	@tools/environment $(VENV) dev
+	@touch $@
+
+# After the native module: two pips at once would get in each other's way.
+$(BENCH_DEPENDENCIES): pyproject.toml requirements/constraints.txt tools/environment | $(NATIVE)
+	@tools/environment $(VENV) bench
+	@touch $@
+
+$(NATIVE): $(DEPENDENCIES) $(NATIVE_SOURCES)
+	@tools/toolchains rust
+	@tools/step "building the native module (about 3 minutes the first time)…" \
+	    env PIP_QUIET=1 PIP_CONSTRAINT=$(CONSTRAINTS) maturin develop --release --locked
+	@touch $@

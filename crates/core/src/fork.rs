@@ -1,0 +1,114 @@
+//! What must not survive into a forked child: mappings, locks, and handles of threads that are gone.
+//!
+//! A child made by `fork` shares the parent's mappings and open-file-description locks but has none
+//! of its threads. Right after the fork, in the child, every registered mapping is replaced by
+//! private zero pages (so that a stray view reads zeros instead of the parent's memory, and cannot
+//! write into it), every registered lock descriptor is closed, and the generation is bumped, by
+//! which every handle knows that it belongs to another process.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+static GENERATION: AtomicU64 = AtomicU64::new(0);
+static HELD: AtomicBool = AtomicBool::new(false);
+static INSTALL: Once = Once::new();
+static mut MAPPINGS: Vec<(usize, usize)> = Vec::new();
+static mut DESCRIPTORS: Vec<i32> = Vec::new();
+
+/// Changes in every forked child. A handle remembers the one it was made in.
+#[inline]
+pub fn generation() -> u64 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// Remembers the process that made a handle.
+#[derive(Clone, Copy, Debug)]
+pub struct Birth(u64);
+
+impl Birth {
+    pub fn here() -> Self {
+        install();
+        Self(generation())
+    }
+
+    /// True in the process that made the handle, false in its forked children.
+    #[inline]
+    pub fn is_here(self) -> bool {
+        self.0 == generation()
+    }
+}
+
+fn acquire() {
+    while HELD.swap(true, Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+}
+
+fn release() {
+    HELD.store(false, Ordering::Release);
+}
+
+/// Runs `f` on both registries under the lock that `fork` also takes.
+fn with_registry<T>(f: impl FnOnce(&mut Vec<(usize, usize)>, &mut Vec<i32>) -> T) -> T {
+    install();
+    acquire();
+    // SAFETY: the spin lock is held, and nothing else touches these statics outside a fork handler.
+    let result = unsafe { f(&mut *(&raw mut MAPPINGS), &mut *(&raw mut DESCRIPTORS)) };
+    release();
+    result
+}
+
+pub fn register_mapping(addr: *const u8, len: usize) {
+    with_registry(|m, _| m.push((addr as usize, len)));
+}
+
+pub fn forget_mapping(addr: *const u8) {
+    with_registry(|m, _| m.retain(|(a, _)| *a != addr as usize));
+}
+
+pub fn register_descriptor(fd: i32) {
+    with_registry(|_, d| d.push(fd));
+}
+
+pub fn forget_descriptor(fd: i32) {
+    with_registry(|_, d| d.retain(|x| *x != fd));
+}
+
+fn install() {
+    INSTALL.call_once(|| {
+        // SAFETY: the handlers are plain functions that live as long as the program.
+        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    });
+}
+
+extern "C" fn prepare() {
+    acquire();
+}
+
+extern "C" fn parent() {
+    release();
+}
+
+/// Only what is allowed between fork and exec: system calls and plain memory.
+extern "C" fn child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: single-threaded here, and `prepare` took the lock, so the vectors are whole. Each
+    // mapping is still registered, thus still mapped; MAP_FIXED replaces exactly it.
+    unsafe {
+        for (addr, len) in &*(&raw const MAPPINGS) {
+            libc::mmap(
+                *addr as *mut libc::c_void,
+                *len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
+                -1,
+                0,
+            );
+        }
+        for fd in &*(&raw const DESCRIPTORS) {
+            libc::close(*fd);
+        }
+        (*(&raw mut DESCRIPTORS)).clear();
+    }
+    release();
+}

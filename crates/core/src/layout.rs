@@ -1,0 +1,164 @@
+//! Where every field lies: offsets inside an SBE block, block lengths, template ids, enum values.
+//!
+//! The schemas in `schemas/` are the source; a test compares each constant here with them, so a
+//! name is always `MESSAGE_FIELD` in capitals. SBE packs its fields, so several are unaligned
+//! (wire §16, and the alignment rule settled for it): they are read byte-wise, never by reference.
+
+pub const WIRE_SCHEMA_ID: u16 = 900;
+pub const WIRE_SCHEMA_VERSION: u16 = 1;
+
+pub const MESSAGE_HEADER_LENGTH: usize = 8;
+pub const MESSAGE_HEADER_BLOCK_LENGTH: usize = 0;
+pub const MESSAGE_HEADER_TEMPLATE_ID: usize = 2;
+pub const MESSAGE_HEADER_SCHEMA_ID: usize = 4;
+pub const MESSAGE_HEADER_VERSION: usize = 6;
+
+pub const GROUP_SIZE_LENGTH: usize = 4;
+
+/// Every region starts with a superblock of exactly this size (wire §6).
+pub const SUPERBLOCK_SIZE: usize = 64;
+/// A header slot: 60 fixed bytes, a u32 length, 192 bytes of tensor header (wire §8.1).
+pub const HEADER_SLOT_BYTES: usize = 256;
+pub const LAYOUT_VERSION: u32 = 1;
+/// Stored little-endian: the file starts with the bytes `31 4D 48 53 4C 50 4F 54`.
+pub const MAGIC: u64 = 0x544F_504C_5348_4D31;
+pub const MAX_DIMS: usize = 8;
+/// The smallest payload stride, and the factor of all others (wire §15.22).
+pub const MIN_STRIDE_BYTES: u32 = 64;
+
+pub const SHM_REGION_SUPERBLOCK_TEMPLATE_ID: u16 = 50;
+pub const SHM_REGION_SUPERBLOCK_BLOCK_LENGTH: u16 = 64;
+pub const SHM_REGION_SUPERBLOCK_MAGIC: usize = 0;
+pub const SHM_REGION_SUPERBLOCK_LAYOUT_VERSION: usize = 8;
+pub const SHM_REGION_SUPERBLOCK_EPOCH: usize = 12;
+pub const SHM_REGION_SUPERBLOCK_STREAM_ID: usize = 20;
+pub const SHM_REGION_SUPERBLOCK_REGION_TYPE: usize = 24;
+pub const SHM_REGION_SUPERBLOCK_POOL_ID: usize = 26;
+pub const SHM_REGION_SUPERBLOCK_NSLOTS: usize = 28;
+pub const SHM_REGION_SUPERBLOCK_SLOT_BYTES: usize = 32;
+pub const SHM_REGION_SUPERBLOCK_STRIDE_BYTES: usize = 36;
+pub const SHM_REGION_SUPERBLOCK_PID: usize = 40;
+pub const SHM_REGION_SUPERBLOCK_START_TIMESTAMP_NS: usize = 48;
+pub const SHM_REGION_SUPERBLOCK_ACTIVITY_TIMESTAMP_NS: usize = 56;
+
+pub const REGION_TYPE_HEADER_RING: i16 = 1;
+pub const REGION_TYPE_PAYLOAD_POOL: i16 = 2;
+
+pub const SLOT_HEADER_TEMPLATE_ID: u16 = 51;
+pub const SLOT_HEADER_BLOCK_LENGTH: u16 = 60;
+pub const SLOT_HEADER_SEQ_COMMIT: usize = 0;
+pub const SLOT_HEADER_VALUES_LEN_BYTES: usize = 8;
+pub const SLOT_HEADER_PAYLOAD_SLOT: usize = 12;
+pub const SLOT_HEADER_POOL_ID: usize = 16;
+pub const SLOT_HEADER_PAYLOAD_OFFSET: usize = 18;
+pub const SLOT_HEADER_TIMESTAMP_NS: usize = 22;
+pub const SLOT_HEADER_META_VERSION: usize = 30;
+pub const SLOT_HEADER_PAD: usize = 34;
+/// The u32 length of `headerBytes`, right after the fixed block, and the bytes after it.
+pub const SLOT_HEADER_BYTES_LENGTH_AT: usize = 60;
+pub const SLOT_HEADER_BYTES_AT: usize = 64;
+
+pub const TENSOR_HEADER_TEMPLATE_ID: u16 = 52;
+pub const TENSOR_HEADER_BLOCK_LENGTH: u16 = 184;
+/// Message header and block: the only legal length of `headerBytes` (wire §8.2).
+pub const TENSOR_HEADER_ENCODED_LENGTH: usize = 192;
+pub const TENSOR_HEADER_DTYPE: usize = 0;
+pub const TENSOR_HEADER_MAJOR_ORDER: usize = 2;
+pub const TENSOR_HEADER_NDIMS: usize = 4;
+pub const TENSOR_HEADER_PAD_ALIGN: usize = 5;
+pub const TENSOR_HEADER_PROGRESS_UNIT: usize = 6;
+pub const TENSOR_HEADER_PROGRESS_STRIDE_BYTES: usize = 7;
+pub const TENSOR_HEADER_DIMS: usize = 11;
+pub const TENSOR_HEADER_STRIDES: usize = 43;
+pub const TENSOR_HEADER_PAD: usize = 75;
+
+pub const FRAME_DESCRIPTOR_TEMPLATE_ID: u16 = 4;
+pub const FRAME_DESCRIPTOR_BLOCK_LENGTH: u16 = 40;
+pub const FRAME_DESCRIPTOR_STREAM_ID: usize = 0;
+pub const FRAME_DESCRIPTOR_EPOCH: usize = 4;
+pub const FRAME_DESCRIPTOR_SEQ: usize = 12;
+pub const FRAME_DESCRIPTOR_TIMESTAMP_NS: usize = 20;
+pub const FRAME_DESCRIPTOR_META_VERSION: usize = 28;
+pub const FRAME_DESCRIPTOR_TRACE_ID: usize = 32;
+
+pub const SHM_POOL_ANNOUNCE_TEMPLATE_ID: u16 = 1;
+pub const SHM_POOL_ANNOUNCE_BLOCK_LENGTH: u16 = 35;
+pub const SHM_POOL_ANNOUNCE_STREAM_ID: usize = 0;
+pub const SHM_POOL_ANNOUNCE_PRODUCER_ID: usize = 4;
+pub const SHM_POOL_ANNOUNCE_EPOCH: usize = 8;
+pub const SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS: usize = 16;
+pub const SHM_POOL_ANNOUNCE_ANNOUNCE_CLOCK_DOMAIN: usize = 24;
+pub const SHM_POOL_ANNOUNCE_LAYOUT_VERSION: usize = 25;
+pub const SHM_POOL_ANNOUNCE_HEADER_NSLOTS: usize = 29;
+pub const SHM_POOL_ANNOUNCE_HEADER_SLOT_BYTES: usize = 33;
+/// One entry of `payloadPools`: poolId, poolNslots, strideBytes, then the region URI as var-data.
+pub const SHM_POOL_ANNOUNCE_PAYLOAD_POOLS_BLOCK_LENGTH: u16 = 10;
+pub const SHM_POOL_ANNOUNCE_PAYLOAD_POOLS_POOL_ID: usize = 0;
+pub const SHM_POOL_ANNOUNCE_PAYLOAD_POOLS_POOL_NSLOTS: usize = 2;
+pub const SHM_POOL_ANNOUNCE_PAYLOAD_POOLS_STRIDE_BYTES: usize = 6;
+
+pub const CLOCK_DOMAIN_MONOTONIC: u8 = 1;
+pub const CLOCK_DOMAIN_REALTIME_SYNCED: u8 = 2;
+
+pub const DTYPE_UNKNOWN: i16 = 0;
+pub const DTYPE_UINT8: i16 = 1;
+pub const DTYPE_INT8: i16 = 2;
+pub const DTYPE_UINT16: i16 = 3;
+pub const DTYPE_INT16: i16 = 4;
+pub const DTYPE_UINT32: i16 = 5;
+pub const DTYPE_INT32: i16 = 6;
+pub const DTYPE_UINT64: i16 = 7;
+pub const DTYPE_INT64: i16 = 8;
+pub const DTYPE_FLOAT32: i16 = 9;
+pub const DTYPE_FLOAT64: i16 = 10;
+pub const DTYPE_BOOLEAN: i16 = 11;
+pub const DTYPE_BYTES: i16 = 13;
+pub const DTYPE_BIT: i16 = 14;
+
+pub const MAJOR_ORDER_UNKNOWN: i16 = 0;
+pub const MAJOR_ORDER_ROW: i16 = 1;
+pub const MAJOR_ORDER_COLUMN: i16 = 2;
+
+pub const PROGRESS_UNIT_NONE: u8 = 0;
+pub const PROGRESS_UNIT_ROWS: u8 = 1;
+pub const PROGRESS_UNIT_COLUMNS: u8 = 2;
+
+pub const NULL_U16: u16 = u16::MAX;
+pub const NULL_U32: u32 = u32::MAX;
+pub const NULL_U64: u64 = u64::MAX;
+/// The one optional field whose null is 0: a frame without a trace.
+pub const NULL_TRACE_ID: u64 = 0;
+
+/// Little-endian reads and writes at any alignment. They panic past the end of the slice, so the
+/// callers check the length of what came from outside first.
+macro_rules! le {
+    ($read:ident, $write:ident, $type:ty) => {
+        #[inline]
+        pub fn $read(bytes: &[u8], at: usize) -> $type {
+            const N: usize = size_of::<$type>();
+            let mut word = [0u8; N];
+            word.copy_from_slice(&bytes[at..at + N]);
+            <$type>::from_le_bytes(word)
+        }
+
+        #[inline]
+        pub fn $write(bytes: &mut [u8], at: usize, value: $type) {
+            bytes[at..at + size_of::<$type>()].copy_from_slice(&value.to_le_bytes());
+        }
+    };
+}
+
+le!(get_u16, put_u16, u16);
+le!(get_i16, put_i16, i16);
+le!(get_u32, put_u32, u32);
+le!(get_i32, put_i32, i32);
+le!(get_u64, put_u64, u64);
+
+/// Writes an SBE message header at the start of `bytes`.
+#[inline]
+pub fn put_message_header(bytes: &mut [u8], block_length: u16, template_id: u16) {
+    put_u16(bytes, MESSAGE_HEADER_BLOCK_LENGTH, block_length);
+    put_u16(bytes, MESSAGE_HEADER_TEMPLATE_ID, template_id);
+    put_u16(bytes, MESSAGE_HEADER_SCHEMA_ID, WIRE_SCHEMA_ID);
+    put_u16(bytes, MESSAGE_HEADER_VERSION, WIRE_SCHEMA_VERSION);
+}

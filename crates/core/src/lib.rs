@@ -1,0 +1,29 @@
+//! The part of TensorPool that knows neither Aeron nor Python: the layout of shared memory, the
+//! seqlock, region files and their safe opening, and the pure rules of producers and consumers.
+//!
+//! Everything that decides is a plain function of its arguments (time included), so that it can be
+//! tested to the last branch; everything that touches memory or files is small and marked.
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("TensorPool regions are little-endian; a big-endian host is refused (wire §15.1)");
+
+pub mod announce;
+pub mod contain;
+pub mod copy;
+pub mod create;
+pub mod descriptor;
+pub mod drops;
+pub mod fork;
+pub mod layout;
+pub mod lock;
+pub mod mapping;
+pub mod order;
+pub mod region;
+pub mod ring;
+pub mod seqlock;
+pub mod slot;
+pub mod superblock;
+pub mod tensor;
+pub mod time;
+pub mod tracker;
+pub mod uri;

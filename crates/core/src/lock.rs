@@ -1,0 +1,105 @@
+//! A lock that dies with its holder: an open-file-description write lock on a small file that says
+//! who holds it. Closed in forked children, so that a child never keeps its parent's lock alive.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use crate::fork::{self, Birth};
+
+#[derive(Debug)]
+pub enum LockError {
+    /// Someone else holds it; what the file says of the holder.
+    Held(String),
+    Io(io::Error),
+}
+
+impl From<io::Error> for LockError {
+    fn from(e: io::Error) -> Self {
+        Self::Io(e)
+    }
+}
+
+#[derive(Debug)]
+pub struct FileLock {
+    file: Option<File>,
+    birth: Birth,
+}
+
+/// Tries to take the write lock on byte 0. False: another open file description holds it.
+pub fn try_lock(file: &File) -> io::Result<bool> {
+    // SAFETY: a zeroed flock is valid; l_pid must be 0 for OFD locks.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_len = 1;
+    // SAFETY: the descriptor is open and the struct lives through the call.
+    let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    if rc == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+        _ => Err(error),
+    }
+}
+
+impl FileLock {
+    /// Takes the lock at `path` and writes `holder` into it.
+    pub fn acquire(path: &Path, holder: &str) -> Result<Self, LockError> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(path)?;
+        if !try_lock(&file)? {
+            let mut text = String::new();
+            let _ = Read::take(&mut file, 1024).read_to_string(&mut text);
+            return Err(LockError::Held(text.trim().to_owned()));
+        }
+        file.set_len(0)?;
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(holder.as_bytes())?;
+        fork::register_descriptor(file.as_raw_fd());
+        Ok(Self {
+            file: Some(file),
+            birth: Birth::here(),
+        })
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            if self.birth.is_here() {
+                fork::forget_descriptor(file.as_raw_fd());
+            } else {
+                // The fork handler closed it already; the number may be someone else's by now.
+                std::mem::forget(file);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_taker_learns_who_holds_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let held = FileLock::acquire(&path, "pid 1").unwrap();
+        assert!(
+            matches!(FileLock::acquire(&path, "pid 2"), Err(LockError::Held(who)) if who == "pid 1")
+        );
+        drop(held);
+        assert!(FileLock::acquire(&path, "pid 2").is_ok());
+    }
+}

@@ -1,0 +1,167 @@
+//! The order in which a producer's sequences go out.
+//!
+//! A claim takes the next slot, and with it the next sequence; offers may go on beside it. Readers
+//! take a sequence that goes backwards for a restart, so descriptors leave strictly in order: a
+//! frame committed behind an open claim waits until that claim is settled. A claim given up gives
+//! its sequence back if it is still the newest; otherwise it leaves one hole, which is counted.
+//! Nothing ever wraps onto a claimed slot: such a frame is dropped at the door.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    Claimed,
+    Committed,
+    Abandoned,
+}
+
+#[derive(Debug)]
+pub struct Order {
+    states: Vec<State>,
+    /// The next sequence to hand out.
+    next: u64,
+    /// The oldest sequence that is not settled yet; equal to `next` when none is open.
+    oldest: u64,
+}
+
+impl Order {
+    pub fn new(nslots: u32) -> Self {
+        Self {
+            states: vec![State::Free; nslots as usize],
+            next: 0,
+            oldest: 0,
+        }
+    }
+
+    fn slot(&mut self, seq: u64) -> &mut State {
+        let mask = self.states.len() as u64 - 1;
+        &mut self.states[(seq & mask) as usize]
+    }
+
+    /// The next sequence, or `None` if its slot is still claimed.
+    #[inline]
+    pub fn take(&mut self) -> Option<u64> {
+        if self.next - self.oldest >= self.states.len() as u64 {
+            return None;
+        }
+        let seq = self.next;
+        *self.slot(seq) = State::Claimed;
+        self.next += 1;
+        Some(seq)
+    }
+
+    /// The slot of `seq` is complete.
+    #[inline]
+    pub fn commit(&mut self, seq: u64) {
+        *self.slot(seq) = State::Committed;
+    }
+
+    /// The claim on `seq` is given up. True if that left a hole in the sequence.
+    pub fn abandon(&mut self, seq: u64) -> bool {
+        if seq + 1 == self.next {
+            *self.slot(seq) = State::Free;
+            self.next = seq;
+            return false;
+        }
+        *self.slot(seq) = State::Abandoned;
+        true
+    }
+
+    /// The next sequence whose descriptor may go out. Call until `None`.
+    #[inline]
+    pub fn release(&mut self) -> Option<u64> {
+        while self.oldest < self.next {
+            let seq = self.oldest;
+            match *self.slot(seq) {
+                State::Claimed | State::Free => return None,
+                State::Committed => {
+                    *self.slot(seq) = State::Free;
+                    self.oldest += 1;
+                    return Some(seq);
+                }
+                State::Abandoned => {
+                    *self.slot(seq) = State::Free;
+                    self.oldest += 1;
+                }
+            }
+        }
+        None
+    }
+
+    /// The sequence the next frame gets.
+    pub fn next_seq(&self) -> u64 {
+        self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_offer_behind_a_claim_waits_for_it() {
+        let mut order = Order::new(4);
+        let claim = order.take().unwrap();
+        let offer = order.take().unwrap();
+        order.commit(offer);
+        assert_eq!(order.release(), None);
+        order.commit(claim);
+        assert_eq!(order.release(), Some(claim));
+        assert_eq!(order.release(), Some(offer));
+        assert_eq!(order.release(), None);
+    }
+
+    #[test]
+    fn nothing_wraps_onto_a_claimed_slot() {
+        let mut order = Order::new(4);
+        let claim = order.take().unwrap();
+        for _ in 0..3 {
+            let seq = order.take().unwrap();
+            order.commit(seq);
+        }
+        assert_eq!(order.take(), None);
+        order.commit(claim);
+        while order.release().is_some() {}
+        assert_eq!(order.take(), Some(4));
+    }
+
+    #[test]
+    fn the_newest_claim_gives_its_sequence_back_an_older_one_leaves_a_hole() {
+        let mut order = Order::new(4);
+        let a = order.take().unwrap();
+        assert!(!order.abandon(a));
+        assert_eq!(order.next_seq(), 0);
+        let a = order.take().unwrap();
+        let b = order.take().unwrap();
+        assert!(order.abandon(a));
+        order.commit(b);
+        assert_eq!(order.release(), Some(b));
+    }
+
+    proptest! {
+        #[test]
+        fn sequences_leave_in_order_once_and_all(ops in proptest::collection::vec(0u8..5, 0..300)) {
+            let mut order = Order::new(8);
+            let mut open = Vec::new();
+            let (mut taken, mut out, mut holes, mut given_back) = (0u64, Vec::new(), 0u64, 0u64);
+            for op in ops {
+                match op {
+                    0 => if let Some(seq) = order.take() { taken += 1; order.commit(seq); },
+                    1 => if let Some(seq) = order.take() { taken += 1; open.push(seq); },
+                    2 if !open.is_empty() => order.commit(open.remove(0)),
+                    3 => if let Some(seq) = open.pop() { order.commit(seq) },
+                    4 => if let Some(seq) = open.pop() {
+                        if order.abandon(seq) { holes += 1 } else { given_back += 1 }
+                    },
+                    _ => {}
+                }
+                while let Some(seq) = order.release() { out.push(seq); }
+            }
+            for seq in open { order.commit(seq); }
+            while let Some(seq) = order.release() { out.push(seq); }
+            prop_assert!(out.is_sorted_by(|a, b| a < b));
+            prop_assert_eq!(out.len() as u64, taken - holes - given_back);
+            prop_assert_eq!(order.next_seq(), taken - given_back);
+        }
+    }
+}

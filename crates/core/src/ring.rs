@@ -1,0 +1,250 @@
+//! A mapped epoch: one header ring and its payload pools, for its writer or for a reader.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::announce::{AnnouncedPool, PoolAnnounce};
+use crate::contain::AllowedBases;
+use crate::copy;
+use crate::drops::Drop;
+use crate::layout::*;
+use crate::region::{Access, Fault, Region, RegionError};
+use crate::seqlock::{self, Refusal};
+use crate::slot::{self, SlotFields, SlotInfo};
+use crate::superblock::{Expected, RegionKind};
+
+#[derive(Debug)]
+struct Pool {
+    pool_id: u16,
+    stride_bytes: u32,
+    region: Region,
+}
+
+/// All regions of one epoch, validated against what was announced.
+#[derive(Debug)]
+pub struct Mapping {
+    pub stream_id: u32,
+    pub epoch: u64,
+    pub nslots: u32,
+    header: Region,
+    /// By stride, smallest first: the first that fits is the right one.
+    pools: Vec<Pool>,
+}
+
+/// A frame that passed every check: where its payload lies and what it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Located {
+    pub seq: u64,
+    pub pool: u16,
+    pub info: SlotInfo,
+}
+
+impl Mapping {
+    /// Maps every announced region, or none.
+    pub fn open(
+        announce: &PoolAnnounce,
+        bases: &AllowedBases,
+        access: Access,
+    ) -> Result<Self, RegionError> {
+        let expected = |kind| Expected {
+            layout_version: announce.layout_version,
+            epoch: announce.epoch,
+            stream_id: announce.stream_id,
+            kind,
+            nslots: announce.header_nslots,
+        };
+        let header = Region::open(
+            &announce.header_uri,
+            &expected(RegionKind::HeaderRing),
+            bases,
+            access,
+        )?;
+        let mut pools = Vec::with_capacity(announce.pools.len());
+        for AnnouncedPool {
+            pool_id,
+            nslots,
+            stride_bytes,
+            uri,
+        } in &announce.pools
+        {
+            // All pools have the ring's number of slots (wire §15.5).
+            if *nslots != announce.header_nslots {
+                return Err(RegionError {
+                    uri: uri.clone(),
+                    fault: Fault::Nslots(*nslots),
+                });
+            }
+            let kind = RegionKind::PayloadPool {
+                pool_id: *pool_id,
+                stride_bytes: *stride_bytes,
+            };
+            let region = Region::open(uri, &expected(kind), bases, access)?;
+            pools.push(Pool {
+                pool_id: *pool_id,
+                stride_bytes: *stride_bytes,
+                region,
+            });
+        }
+        pools.sort_by_key(|p| p.stride_bytes);
+        Ok(Self {
+            stream_id: announce.stream_id,
+            epoch: announce.epoch,
+            nslots: announce.header_nslots,
+            header,
+            pools,
+        })
+    }
+
+    pub fn prefault(&self) {
+        self.header.prefault();
+        self.pools.iter().for_each(|p| p.region.prefault());
+    }
+
+    /// Whether the superblocks still say what was announced.
+    pub fn is_intact(&self) -> bool {
+        let ring = self.header.superblock();
+        ring.magic == MAGIC && ring.epoch == self.epoch && ring.layout_version == LAYOUT_VERSION
+    }
+
+    pub fn activity_ns(&self) -> u64 {
+        self.header.activity_ns()
+    }
+
+    pub fn pid(&self) -> u64 {
+        self.header.superblock().pid
+    }
+
+    /// The writer's sign of life, in every superblock.
+    pub fn refresh_activity(&self, now_ns: u64) {
+        self.header.set_activity_ns(now_ns);
+        self.pools
+            .iter()
+            .for_each(|p| p.region.set_activity_ns(now_ns));
+    }
+
+    #[inline]
+    pub fn index(&self, seq: u64) -> u32 {
+        (seq & u64::from(self.nslots - 1)) as u32
+    }
+
+    #[inline]
+    fn slot_at(&self, index: u32) -> usize {
+        SUPERBLOCK_SIZE + index as usize * HEADER_SLOT_BYTES
+    }
+
+    #[inline]
+    pub fn commit_word(&self, seq: u64) -> &AtomicU64 {
+        self.header.word(self.slot_at(self.index(seq)))
+    }
+
+    /// The sequence that the slot of `seq` belongs to now.
+    pub fn seq_in_slot_of(&self, seq: u64) -> u64 {
+        self.commit_word(seq).load(Ordering::Acquire) >> 1
+    }
+
+    /// The smallest pool whose stride holds `len` bytes (wire §9).
+    #[inline]
+    pub fn smallest_pool(&self, len: u64) -> Option<u16> {
+        self.pools
+            .iter()
+            .position(|p| u64::from(p.stride_bytes) >= len)
+            .map(|i| i as u16)
+    }
+
+    pub fn largest_stride(&self) -> u32 {
+        self.pools.last().map_or(0, |p| p.stride_bytes)
+    }
+
+    pub fn pool_id(&self, pool: u16) -> u16 {
+        self.pools[usize::from(pool)].pool_id
+    }
+
+    /// Where the payload of `seq` lies in a pool.
+    #[inline]
+    pub fn payload(&self, pool: u16, seq: u64) -> *mut u8 {
+        let pool = &self.pools[usize::from(pool)];
+        pool.region
+            .at(SUPERBLOCK_SIZE + self.index(seq) as usize * pool.stride_bytes as usize)
+    }
+
+    /// Writer: opens the slot of `seq`; readers of the frame it held drop it from here on.
+    #[inline]
+    pub fn begin(&self, seq: u64) {
+        seqlock::begin(self.commit_word(seq), seq);
+    }
+
+    /// Writer: fills the header and commits. The payload is complete.
+    #[inline]
+    pub fn commit(&self, seq: u64, fields: &SlotFields) {
+        let bytes = fields.encode();
+        let at = self.slot_at(self.index(seq));
+        for (i, chunk) in bytes.chunks_exact(8).enumerate().skip(1) {
+            let mut word = [0u8; 8];
+            word.copy_from_slice(chunk);
+            self.header
+                .word(at + 8 * i)
+                .store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+        seqlock::commit(self.commit_word(seq), seq);
+    }
+
+    /// Reader: judges the frame `seq` by every rule, without waiting and without touching its payload.
+    #[inline]
+    pub fn locate(&self, seq: u64) -> Result<Located, Drop> {
+        let index = self.index(seq);
+        let at = self.slot_at(index);
+        let bytes = seqlock::read(self.commit_word(seq), seq, || {
+            let mut bytes = [0u8; HEADER_SLOT_BYTES];
+            for (i, chunk) in bytes.chunks_exact_mut(8).enumerate() {
+                chunk.copy_from_slice(
+                    &self
+                        .header
+                        .word(at + 8 * i)
+                        .load(Ordering::Relaxed)
+                        .to_le_bytes(),
+                );
+            }
+            bytes
+        })
+        .map_err(|refusal| match refusal {
+            Refusal::NotCommitted => Drop::NotCommitted,
+            Refusal::Overwritten => Drop::Late,
+            Refusal::Stale => Drop::Stale,
+        })?;
+        let info = slot::decode(&bytes, index)?;
+        let pool = self
+            .pools
+            .iter()
+            .position(|p| p.pool_id == info.pool_id)
+            .ok_or(Drop::PoolId)?;
+        if info.values_len_bytes > self.pools[pool].stride_bytes {
+            return Err(Drop::ValuesLen);
+        }
+        Ok(Located {
+            seq,
+            pool: pool as u16,
+            info,
+        })
+    }
+
+    /// Whether the frame is still what it was: the check after use.
+    #[inline]
+    pub fn still_holds(&self, seq: u64) -> bool {
+        seqlock::unchanged(self.commit_word(seq), seq)
+    }
+
+    /// Copies the payload out; false if it was overwritten meanwhile.
+    ///
+    /// # Safety
+    /// `dst` is writable for the payload's `values_len_bytes`.
+    pub unsafe fn copy_out(&self, frame: &Located, dst: *mut u8) -> bool {
+        // SAFETY: `locate` held the length against the stride of this pool; `dst` by the caller.
+        unsafe {
+            copy::from_shared(
+                dst,
+                self.payload(frame.pool, frame.seq),
+                frame.info.values_len_bytes as usize,
+            )
+        };
+        self.still_holds(frame.seq)
+    }
+}

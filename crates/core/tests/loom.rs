@@ -1,0 +1,127 @@
+//! The seqlock under loom: every interleaving and every reordering the memory model allows.
+//!
+//! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p tensorpool-core --test loom`. The same
+//! model without one of its fences must fail: that is what shows the model can see a torn frame.
+#![cfg(loom)]
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::thread;
+use tensorpool_core::seqlock::{self, CommitWord};
+
+/// Which part of the protocol is taken out.
+#[derive(Clone, Copy, PartialEq)]
+enum Broken {
+    Nothing,
+    WriterFence,
+    ReaderFence,
+    CommitRelease,
+    SecondLook,
+}
+
+struct Word {
+    value: AtomicU64,
+    broken: Broken,
+}
+
+impl CommitWord for Word {
+    fn load_acquire(&self) -> u64 {
+        self.value.load(Ordering::Acquire)
+    }
+    fn load_relaxed(&self) -> u64 {
+        self.value.load(Ordering::Relaxed)
+    }
+    fn store_release(&self, value: u64) {
+        let order = if self.broken == Broken::CommitRelease {
+            Ordering::Relaxed
+        } else {
+            Ordering::Release
+        };
+        self.value.store(value, order);
+    }
+    fn fence_release(&self) {
+        if self.broken != Broken::WriterFence {
+            fence(Ordering::Release);
+        }
+    }
+    fn fence_acquire(&self) {
+        if self.broken != Broken::ReaderFence {
+            fence(Ordering::Acquire);
+        }
+    }
+}
+
+struct Slot {
+    word: Word,
+    payload: [AtomicU64; 2],
+}
+
+/// One writer laps a one-slot ring while a reader looks at the frame it was told of.
+fn model(broken: Broken) {
+    loom::model(move || {
+        let slot = Arc::new(Slot {
+            word: Word {
+                value: AtomicU64::new(seqlock::in_progress(0)),
+                broken,
+            },
+            payload: [AtomicU64::new(0), AtomicU64::new(0)],
+        });
+        let writer = {
+            let slot = slot.clone();
+            thread::spawn(move || {
+                for seq in 1..=2u64 {
+                    seqlock::begin(&slot.word, seq);
+                    for part in &slot.payload {
+                        part.store(seq, Ordering::Relaxed);
+                    }
+                    seqlock::commit(&slot.word, seq);
+                }
+            })
+        };
+        let look = || {
+            (
+                slot.payload[0].load(Ordering::Relaxed),
+                slot.payload[1].load(Ordering::Relaxed),
+            )
+        };
+        let seen = if broken == Broken::SecondLook {
+            seqlock::check(&slot.word, 1).map(|()| look())
+        } else {
+            seqlock::read(&slot.word, 1, look)
+        };
+        if let Ok(frame) = seen {
+            assert_eq!(frame, (1, 1), "torn");
+        }
+        writer.join().unwrap();
+    });
+}
+
+fn sees_a_torn_frame(broken: Broken) -> bool {
+    std::panic::catch_unwind(move || model(broken)).is_err()
+}
+
+/// requirement: wire-8.3-3, wire-8.3-4, wire-8.2-8
+#[test]
+fn no_accepted_frame_is_torn() {
+    model(Broken::Nothing);
+}
+
+#[test]
+fn without_the_writers_fence_a_torn_frame_is_accepted() {
+    assert!(sees_a_torn_frame(Broken::WriterFence));
+}
+
+#[test]
+fn without_the_readers_fence_a_torn_frame_is_accepted() {
+    assert!(sees_a_torn_frame(Broken::ReaderFence));
+}
+
+#[test]
+fn without_release_on_the_commit_a_torn_frame_is_accepted() {
+    assert!(sees_a_torn_frame(Broken::CommitRelease));
+}
+
+#[test]
+fn without_the_second_look_a_torn_frame_is_accepted() {
+    assert!(sees_a_torn_frame(Broken::SecondLook));
+}

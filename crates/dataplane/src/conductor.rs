@@ -1,0 +1,369 @@
+//! The conductor: one thread per context that owns the Aeron client and the life of every handle.
+//!
+//! It connects, embeds a media driver where allowed and needed, gives publications and subscriptions
+//! to the endpoints, sends and hears announces, and notices when the media driver dies. It never
+//! touches Python, so a busy interpreter delays none of this.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tensorpool_core::announce::PoolAnnounce;
+use tensorpool_core::contain::AllowedBases;
+use tensorpool_core::fork::Birth;
+use tensorpool_core::mapping::Now;
+use tensorpool_core::time::{monotonic_ns, realtime_ns};
+
+use crate::aeron::{self, AeronError, Client};
+use crate::announces::Announces;
+use crate::events::{Event, Events};
+use crate::media_driver::{LaunchError, MediaDriver, Settings};
+
+/// How long the conductor sleeps between its rounds; short enough for prompt mapping and announces.
+const TICK: Duration = Duration::from_millis(2);
+const RETRY: Duration = Duration::from_millis(200);
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub aeron_dir: String,
+    /// Where given, a media driver is embedded if none runs in `aeron_dir`.
+    pub embed: Option<Settings>,
+    pub driver_timeout_ms: u64,
+    pub announce_channel: String,
+    pub announce_stream_id: i32,
+    pub announce_period_ns: u64,
+    pub allowed_base_dirs: Vec<PathBuf>,
+}
+
+/// What every endpoint may need in a round.
+pub struct Tick<'a> {
+    pub now: Now,
+    pub bases: &'a AllowedBases,
+    pub events: &'a Events,
+}
+
+/// Something that lives on the conductor: it gets Aeron handles while there is a client.
+pub trait Endpoint: Send + Sync {
+    /// Asks for handles, and takes them as they come. Cheap once all are there.
+    fn attach(&self, client: &Client) -> Result<(), AeronError>;
+    /// Lets go of every handle: the client is dead, or about to be closed.
+    fn detach(&self);
+    /// The end: lets go of everything.
+    fn close(&self);
+    fn duty(&self, _tick: &Tick<'_>) {}
+    fn hears_announces(&self) -> bool {
+        false
+    }
+    fn on_announce(&self, _announce: &PoolAnnounce, _join_ns: u64, _tick: &Tick<'_>) {}
+    fn sends_announces(&self) -> bool {
+        false
+    }
+    /// The announce to send now, if one is due.
+    fn due_announce(&self, _now: Now) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+enum Command {
+    Add(u64, Arc<dyn Endpoint>),
+    Remove(u64, mpsc::Sender<()>),
+    Stop,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    pub connected: bool,
+    /// Bumped at every connection, so that a waiter can tell a new one from the old.
+    pub connections: u64,
+    pub embeds_driver: bool,
+    pub last_error: Option<String>,
+}
+
+struct Shared {
+    commands: Mutex<Vec<Command>>,
+    status: Mutex<Status>,
+    changed: Condvar,
+    events: Events,
+}
+
+pub struct Conductor {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    next_id: AtomicU64,
+    birth: Birth,
+}
+
+impl Conductor {
+    pub fn start(config: Config) -> std::io::Result<Self> {
+        let bases = AllowedBases::new(&config.allowed_base_dirs)?;
+        let shared = Arc::new(Shared {
+            commands: Mutex::default(),
+            status: Mutex::default(),
+            changed: Condvar::new(),
+            events: Events::default(),
+        });
+        let round = Round {
+            announces: Announces::new(config.announce_channel.clone(), config.announce_stream_id),
+            config,
+            bases,
+            shared: shared.clone(),
+            endpoints: Vec::new(),
+            client: None,
+            driver: None,
+            next_try: Instant::now(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("tp-conductor".into())
+            .spawn(move || round.run())?;
+        Ok(Self {
+            shared,
+            thread: Mutex::new(Some(thread)),
+            next_id: AtomicU64::new(1),
+            birth: Birth::here(),
+        })
+    }
+
+    fn command(&self, command: Command) {
+        if let Ok(mut commands) = self.shared.commands.lock() {
+            commands.push(command);
+        }
+        if let Ok(thread) = self.thread.lock()
+            && let Some(thread) = thread.as_ref()
+        {
+            thread.thread().unpark();
+        }
+    }
+
+    /// Hands an endpoint over; the id takes it back.
+    pub fn add(&self, endpoint: Arc<dyn Endpoint>) -> u64 {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        self.command(Command::Add(id, endpoint));
+        id
+    }
+
+    /// Closes an endpoint and waits until its handles are gone.
+    pub fn remove(&self, id: u64) {
+        if !self.birth.is_here() {
+            return;
+        }
+        let (done, wait) = mpsc::channel();
+        self.command(Command::Remove(id, done));
+        // An error means the conductor is gone, and with it all handles.
+        let _ = wait.recv();
+    }
+
+    pub fn status(&self) -> Status {
+        self.shared
+            .status
+            .lock()
+            .map(|s| s.clone())
+            .unwrap_or_default()
+    }
+
+    /// Waits until connected, or for `timeout`.
+    pub fn wait_connected(&self, timeout: Duration) -> Status {
+        let Ok(status) = self.shared.status.lock() else {
+            return Status::default();
+        };
+        match self
+            .shared
+            .changed
+            .wait_timeout_while(status, timeout, |s| !s.connected)
+        {
+            Ok((status, _)) => status.clone(),
+            Err(_) => Status::default(),
+        }
+    }
+
+    pub fn events(&self) -> &Events {
+        &self.shared.events
+    }
+
+    /// Stops the thread, closes every endpoint, the client, and the embedded driver.
+    pub fn close(&self) {
+        if !self.birth.is_here() {
+            return;
+        }
+        self.command(Command::Stop);
+        let thread = self.thread.lock().ok().and_then(|mut t| t.take());
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+        self.shared.events.close();
+    }
+}
+
+impl Drop for Conductor {
+    fn drop(&mut self) {
+        if self.birth.is_here() {
+            self.close();
+        } else if let Ok(mut thread) = self.thread.try_lock() {
+            std::mem::forget(thread.take());
+        }
+    }
+}
+
+/// The state of the conductor's thread.
+struct Round {
+    config: Config,
+    bases: AllowedBases,
+    shared: Arc<Shared>,
+    endpoints: Vec<(u64, Arc<dyn Endpoint>)>,
+    announces: Announces,
+    client: Option<Client>,
+    driver: Option<MediaDriver>,
+    next_try: Instant,
+}
+
+impl Round {
+    fn run(mut self) {
+        while self.obey() {
+            match self.client.as_ref().map(Client::is_closed) {
+                None => self.connect(),
+                Some(true) => self.disconnect(),
+                Some(false) => self.work(),
+            }
+            std::thread::park_timeout(TICK);
+        }
+        for (_, endpoint) in &self.endpoints {
+            endpoint.close();
+        }
+        self.announces.detach();
+        // Handles are gone; the client goes before the driver it talks to.
+        drop(self.client.take());
+        drop(self.driver.take());
+    }
+
+    /// Carries out commands; false to stop.
+    fn obey(&mut self) -> bool {
+        let commands = self
+            .shared
+            .commands
+            .lock()
+            .map(|mut c| std::mem::take(&mut *c))
+            .unwrap_or_default();
+        for command in commands {
+            match command {
+                Command::Add(id, endpoint) => self.endpoints.push((id, endpoint)),
+                Command::Remove(id, done) => {
+                    if let Some(at) = self.endpoints.iter().position(|(i, _)| *i == id) {
+                        self.endpoints.swap_remove(at).1.close();
+                    }
+                    let _ = done.send(());
+                }
+                Command::Stop => return false,
+            }
+        }
+        true
+    }
+
+    fn connect(&mut self) {
+        if Instant::now() < self.next_try {
+            return;
+        }
+        match self.try_connect() {
+            Ok(client) => {
+                self.client = Some(client);
+                let embeds = self.driver.is_some();
+                self.set_status(|s| {
+                    s.connected = true;
+                    s.connections += 1;
+                    s.embeds_driver = embeds;
+                    s.last_error = None;
+                });
+                let what = if embeds { "embedded" } else { "external" };
+                self.event(
+                    "media_driver_connected",
+                    format!("{what} media driver in {}", self.config.aeron_dir),
+                );
+            }
+            Err(error) => {
+                self.set_status(|s| s.last_error = Some(error));
+                self.next_try = Instant::now() + RETRY;
+            }
+        }
+    }
+
+    fn try_connect(&mut self) -> Result<Client, String> {
+        let dir = &self.config.aeron_dir;
+        if self.driver.is_none()
+            && !aeron::driver_is_active(dir, self.config.driver_timeout_ms as i64)
+        {
+            let Some(settings) = &self.config.embed else {
+                return Err(format!("no media driver is running in {dir}"));
+            };
+            match MediaDriver::launch(settings) {
+                Ok(driver) => self.driver = Some(driver),
+                // Someone else is just starting one: connect to that.
+                Err(LaunchError::Held(_)) => {}
+                Err(error) => return Err(format!("cannot embed a media driver in {dir}: {error}")),
+            }
+        }
+        Client::connect(dir, self.config.driver_timeout_ms)
+            .map_err(|e| format!("media driver in {dir}: {e}"))
+    }
+
+    fn disconnect(&mut self) {
+        for (_, endpoint) in &self.endpoints {
+            endpoint.detach();
+        }
+        self.announces.detach();
+        let errors = self.client.take().map(|c| c.errors()).unwrap_or_default();
+        // A driver of our own that stopped answering is replaced, not trusted.
+        drop(self.driver.take());
+        let why = errors
+            .last()
+            .map_or_else(|| "it stopped answering".to_owned(), |e| e.message.clone());
+        self.set_status(|s| {
+            s.connected = false;
+            s.last_error = Some(format!("media driver lost: {why}"));
+        });
+        self.event("media_driver_lost", why);
+        self.next_try = Instant::now();
+    }
+
+    fn work(&mut self) {
+        let Some(client) = &self.client else { return };
+        let tick = Tick {
+            now: Now {
+                monotonic_ns: monotonic_ns(),
+                realtime_ns: realtime_ns(),
+            },
+            bases: &self.bases,
+            events: &self.shared.events,
+        };
+        for error in client.errors() {
+            push(tick.events, "aeron_error", error.to_string());
+        }
+        for (_, endpoint) in &self.endpoints {
+            if let Err(error) = endpoint.attach(client) {
+                push(tick.events, "aeron_error", error.to_string());
+            }
+            endpoint.duty(&tick);
+        }
+        self.announces.work(client, &self.endpoints, &tick);
+    }
+
+    fn set_status(&self, change: impl FnOnce(&mut Status)) {
+        if let Ok(mut status) = self.shared.status.lock() {
+            change(&mut status);
+        }
+        self.shared.changed.notify_all();
+    }
+
+    fn event(&self, kind: &'static str, detail: String) {
+        push(&self.shared.events, kind, detail);
+    }
+}
+
+fn push(events: &Events, kind: &'static str, detail: String) {
+    events.push(Event {
+        kind,
+        at_ns: monotonic_ns(),
+        stream_id: None,
+        epoch: None,
+        detail,
+    });
+}

@@ -1,0 +1,16 @@
+//! What happens per frame and per tick over Aeron, without Python.
+//!
+//! One conductor thread owns the Aeron client and every handle's life; the threads of the user only
+//! touch their own publication or subscription, under its lock. So a dead media driver is survived
+//! in one place: the conductor takes the handles away, waits, connects again, and gives new ones.
+
+pub mod aeron;
+pub mod announces;
+pub mod conductor;
+pub mod consumer;
+pub mod control;
+pub mod events;
+pub mod handle;
+pub mod idle;
+pub mod media_driver;
+pub mod producer;

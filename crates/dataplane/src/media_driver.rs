@@ -1,0 +1,271 @@
+//! Aeron's C media driver inside this process.
+//!
+//! The settings differ from Aeron's defaults where a shared machine needs it: readers that stop
+//! polling are put to rest quickly, a killed client is noticed within seconds, idle threads sleep,
+//! the directory is private. The environment's `AERON_*` variables still apply to all others.
+
+use std::ffi::{CString, c_int};
+use std::fmt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use rusteron_media_driver::bindings as c;
+use tensorpool_core::fork::Birth;
+use tensorpool_core::lock::{FileLock, LockError};
+
+const MS: u64 = 1_000_000;
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub dir: String,
+    /// Taken while the driver runs, so that two processes do not embed one in the same place.
+    pub lock_path: PathBuf,
+    pub dir_mode: u32,
+    /// `false`: one thread for all; `true`: conductor, sender and receiver each their own.
+    pub dedicated_threads: bool,
+    /// Idle strategy of the driver's threads: Aeron's names (`backoff`, `spin`, `sleeping`, …).
+    pub idle_strategy: String,
+    pub ipc_term_length: u64,
+    pub timer_interval_ns: u64,
+    pub client_liveness_timeout_ns: u64,
+    pub publication_unblock_timeout_ns: u64,
+    /// How old the heartbeat of a driver found in the directory must be for it to count as dead.
+    pub driver_timeout_ms: u64,
+}
+
+impl Settings {
+    pub fn new(dir: String, lock_path: PathBuf) -> Self {
+        Self {
+            dir,
+            lock_path,
+            dir_mode: 0o700,
+            dedicated_threads: false,
+            idle_strategy: "backoff".into(),
+            ipc_term_length: 4 << 20,
+            timer_interval_ns: 2 * MS,
+            client_liveness_timeout_ns: 5_000 * MS,
+            publication_unblock_timeout_ns: 6_000 * MS,
+            driver_timeout_ms: 5_000,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub enum LaunchError {
+    /// Another process embeds a driver here; what it says of itself.
+    Held(String),
+    Aeron(String),
+    Io(std::io::Error),
+}
+
+impl fmt::Display for LaunchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Held(who) => write!(f, "a media driver is already embedded there by {who}"),
+            Self::Aeron(text) => write!(f, "{text}"),
+            Self::Io(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+impl From<LockError> for LaunchError {
+    fn from(e: LockError) -> Self {
+        match e {
+            LockError::Held(who) => Self::Held(who),
+            LockError::Io(e) => Self::Io(e),
+        }
+    }
+}
+
+pub struct MediaDriver {
+    dir: String,
+    driver: *mut c::aeron_driver_t,
+    context: *mut c::aeron_driver_context_t,
+    _lock: FileLock,
+    birth: Birth,
+}
+
+// SAFETY: started and closed by one owner at a time; the driver's own threads are its business.
+unsafe impl Send for MediaDriver {}
+// SAFETY: nothing is mutated through a shared reference.
+unsafe impl Sync for MediaDriver {}
+
+fn last_error() -> LaunchError {
+    // SAFETY: returns a thread-local string.
+    let text = unsafe { std::ffi::CStr::from_ptr(c::aeron_errmsg()) }
+        .to_string_lossy()
+        .into_owned();
+    let line = text
+        .lines()
+        .find(|l| !l.trim().is_empty())
+        .unwrap_or("unknown error")
+        .trim()
+        .to_owned();
+    LaunchError::Aeron(line)
+}
+
+fn checked(rc: c_int) -> Result<(), LaunchError> {
+    if rc < 0 { Err(last_error()) } else { Ok(()) }
+}
+
+/// What the lock file says of who embeds the driver.
+fn holder(pid: u32) -> String {
+    format!("process {pid}")
+}
+
+/// The process that made the driver files in `dir`, if there are any.
+fn cnc_pid(dir: &str) -> Option<u32> {
+    use rusteron_client::bindings as client;
+    let dir = CString::new(dir).ok()?;
+    let mut cnc = ptr::null_mut();
+    // SAFETY: maps the mark file, reads it, unmaps it; a zeroed struct is a valid out-value.
+    unsafe {
+        if client::aeron_cnc_init(&raw mut cnc, dir.as_ptr(), 0) < 0 {
+            return None;
+        }
+        let mut constants: client::aeron_cnc_constants_t = std::mem::zeroed();
+        client::aeron_cnc_constants(cnc, &raw mut constants);
+        client::aeron_cnc_close(cnc);
+        u32::try_from(constants.pid).ok()
+    }
+}
+
+impl MediaDriver {
+    /// Starts a driver in `settings.dir`. What a dead driver left there is removed first.
+    pub fn launch(settings: &Settings) -> Result<Self, LaunchError> {
+        if let Some(parent) = settings.lock_path.parent() {
+            std::fs::create_dir_all(parent).map_err(LaunchError::Io)?;
+        }
+        let before = std::fs::read_to_string(&settings.lock_path).unwrap_or_default();
+        let lock = FileLock::acquire(&settings.lock_path, &holder(std::process::id()))?;
+        // Its lock is free, so the process that embedded the driver found here is dead: do not wait
+        // for the heartbeat to age.
+        let is_left_over = cnc_pid(&settings.dir).is_some_and(|pid| before == holder(pid));
+        let mut context = ptr::null_mut();
+        let mut driver = ptr::null_mut();
+        // SAFETY: each call gets what the one before made; on failure what was made is closed.
+        unsafe {
+            checked(c::aeron_driver_context_init(&raw mut context))?;
+            let made = configure(context, settings, is_left_over).and_then(|()| {
+                checked(c::aeron_driver_init(&raw mut driver, context))?;
+                // Before any client can have mapped anything: Aeron itself makes it world-readable.
+                let mode = std::fs::Permissions::from_mode(settings.dir_mode);
+                std::fs::set_permissions(Path::new(&settings.dir), mode)
+                    .map_err(LaunchError::Io)?;
+                checked(c::aeron_driver_start(driver, false))
+            });
+            if let Err(error) = made {
+                if !driver.is_null() {
+                    c::aeron_driver_close(driver);
+                }
+                c::aeron_driver_context_close(context);
+                return Err(error);
+            }
+        }
+        Ok(Self {
+            dir: settings.dir.clone(),
+            driver,
+            context,
+            _lock: lock,
+            birth: Birth::here(),
+        })
+    }
+
+    pub fn dir(&self) -> &str {
+        &self.dir
+    }
+}
+
+/// # Safety
+/// `context` is fresh from `aeron_driver_context_init`.
+unsafe fn configure(
+    context: *mut c::aeron_driver_context_t,
+    s: &Settings,
+    delete_on_start: bool,
+) -> Result<(), LaunchError> {
+    let text =
+        |t: &str| CString::new(t).map_err(|_| LaunchError::Aeron(format!("{t:?} holds a NUL")));
+    let dir = text(&s.dir)?;
+    let idle = text(&s.idle_strategy)?;
+    let mode = if s.dedicated_threads {
+        c::aeron_threading_mode_enum::AERON_THREADING_MODE_DEDICATED
+    } else {
+        c::aeron_threading_mode_enum::AERON_THREADING_MODE_SHARED
+    };
+    // SAFETY: the context is alive; Aeron copies the strings.
+    unsafe {
+        checked(c::aeron_driver_context_set_dir(context, dir.as_ptr()))?;
+        checked(c::aeron_driver_context_set_dir_warn_if_exists(
+            context, false,
+        ))?;
+        checked(c::aeron_driver_context_set_dir_delete_on_start(
+            context,
+            delete_on_start,
+        ))?;
+        checked(c::aeron_driver_context_set_dir_delete_on_shutdown(
+            context, true,
+        ))?;
+        checked(c::aeron_driver_context_set_driver_timeout_ms(
+            context,
+            s.driver_timeout_ms,
+        ))?;
+        checked(c::aeron_driver_context_set_threading_mode(context, mode))?;
+        checked(c::aeron_driver_context_set_shared_idle_strategy(
+            context,
+            idle.as_ptr(),
+        ))?;
+        checked(c::aeron_driver_context_set_conductor_idle_strategy(
+            context,
+            idle.as_ptr(),
+        ))?;
+        checked(c::aeron_driver_context_set_sender_idle_strategy(
+            context,
+            idle.as_ptr(),
+        ))?;
+        checked(c::aeron_driver_context_set_receiver_idle_strategy(
+            context,
+            idle.as_ptr(),
+        ))?;
+        checked(c::aeron_driver_context_set_term_buffer_sparse_file(
+            context, true,
+        ))?;
+        checked(c::aeron_driver_context_set_ipc_term_buffer_length(
+            context,
+            s.ipc_term_length as usize,
+        ))?;
+        checked(c::aeron_driver_context_set_timer_interval_ns(
+            context,
+            s.timer_interval_ns,
+        ))?;
+        checked(c::aeron_driver_context_set_untethered_window_limit_timeout_ns(context, 10 * MS))?;
+        checked(c::aeron_driver_context_set_untethered_linger_timeout_ns(
+            context,
+            10 * MS,
+        ))?;
+        checked(c::aeron_driver_context_set_untethered_resting_timeout_ns(
+            context,
+            1_000 * MS,
+        ))?;
+        checked(c::aeron_driver_context_set_client_liveness_timeout_ns(
+            context,
+            s.client_liveness_timeout_ns,
+        ))?;
+        checked(c::aeron_driver_context_set_publication_unblock_timeout_ns(
+            context,
+            s.publication_unblock_timeout_ns,
+        ))
+    }
+}
+
+impl Drop for MediaDriver {
+    fn drop(&mut self) {
+        if self.birth.is_here() {
+            // SAFETY: started by launch, closed once; joins the driver's threads.
+            unsafe {
+                c::aeron_driver_close(self.driver);
+                c::aeron_driver_context_close(self.context);
+            }
+        }
+    }
+}

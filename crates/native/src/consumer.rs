@@ -1,0 +1,275 @@
+//! `Consumer`: poll, wait, newest, ledger.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use tensorpool_core::drops::Drop as Reason;
+use tensorpool_core::fork::Birth;
+use tensorpool_core::mapping::Ignored;
+use tensorpool_dataplane::consumer as plane;
+use tensorpool_dataplane::consumer::Waited;
+use tensorpool_dataplane::idle::Strategy;
+
+use crate::context::Conductor;
+use crate::errors;
+use crate::frame::Frame;
+
+/// How long a wait stays away from the interpreter before it looks for a Ctrl-C.
+const SIGNAL_CHECK: Duration = Duration::from_millis(50);
+
+thread_local! {
+    /// Where a poll puts its frames; reused, so that polling allocates nothing of its own.
+    static TAKEN: RefCell<Vec<plane::Frame>> = const { RefCell::new(Vec::new()) };
+}
+
+#[pyclass(frozen, subclass, module = "tensorpool._native")]
+pub struct Consumer {
+    consumer: Arc<plane::Consumer>,
+    conductor: Py<Conductor>,
+    id: u64,
+    idle: Strategy,
+    latest_only: bool,
+    birth: Birth,
+}
+
+impl Consumer {
+    fn take(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<plane::Frame>> {
+        let mut frames = TAKEN.with_borrow_mut(std::mem::take);
+        frames.clear();
+        py.detach(|| self.consumer.poll(limit, &mut frames));
+        if frames.is_empty()
+            && let Some(refused) = self.consumer.take_refused()
+        {
+            give_back(frames);
+            return Err(errors::refused(
+                py,
+                &refused.message,
+                refused.reason,
+                &refused.uri,
+            ));
+        }
+        Ok(frames)
+    }
+
+    /// One frame if there is one now.
+    fn try_one(&self, py: Python<'_>) -> PyResult<Option<plane::Frame>> {
+        if self.latest_only {
+            return Ok(py.detach(|| self.consumer.latest()));
+        }
+        let mut frames = self.take(py, 1)?;
+        let frame = frames.pop();
+        give_back(frames);
+        Ok(frame)
+    }
+
+    fn frame(&self, frame: plane::Frame) -> Frame {
+        Frame::new(frame, self.consumer.counters().clone(), self.birth)
+    }
+}
+
+fn give_back(mut frames: Vec<plane::Frame>) {
+    frames.clear();
+    TAKEN.with_borrow_mut(|kept| *kept = frames);
+}
+
+#[pymethods]
+impl Consumer {
+    #[new]
+    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, max_outstanding_seq_gap, freshness_ns, idle, latest_only))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        conductor: &Bound<'_, Conductor>,
+        stream_id: u32,
+        descriptor_channel: String,
+        descriptor_stream_id: i32,
+        max_outstanding_seq_gap: u64,
+        freshness_ns: u64,
+        idle: &str,
+        latest_only: bool,
+    ) -> PyResult<Self> {
+        let idle = idle
+            .parse()
+            .map_err(pyo3::exceptions::PyValueError::new_err)?;
+        let config = plane::Config {
+            stream_id,
+            descriptor_channel,
+            descriptor_stream_id,
+            max_outstanding_seq_gap,
+            freshness_ns,
+        };
+        let consumer = Arc::new(plane::Consumer::new(config));
+        let id = conductor.get().home(conductor.py())?.add(consumer.clone());
+        Ok(Self {
+            consumer,
+            conductor: conductor.clone().unbind(),
+            id,
+            idle,
+            latest_only,
+            birth: Birth::here(),
+        })
+    }
+
+    #[getter]
+    fn stream_id(&self) -> u32 {
+        self.consumer.stream_id()
+    }
+
+    /// The epoch in use, or None while unmapped.
+    #[getter]
+    fn epoch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.consumer.mapping().map(|m| m.epoch)))
+    }
+
+    #[getter]
+    fn nslots(&self, py: Python<'_>) -> PyResult<Option<u32>> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.consumer.mapping().map(|m| m.nslots)))
+    }
+
+    #[getter]
+    fn last_seq(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.consumer.last_seq()))
+    }
+
+    #[getter]
+    fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.consumer.is_connected()))
+    }
+
+    #[getter]
+    fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.consumer.is_ready()))
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.consumer.is_closed()
+    }
+
+    #[pyo3(signature = (limit = 64))]
+    fn poll<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
+        errors::at_home(py, self.birth)?;
+        let mut frames = self.take(py, limit)?;
+        let list = PyList::empty(py);
+        for frame in frames.drain(..) {
+            list.append(Bound::new(py, self.frame(frame))?)?;
+        }
+        give_back(frames);
+        Ok(list)
+    }
+
+    fn latest(&self, py: Python<'_>) -> PyResult<Option<Frame>> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.consumer.latest()).map(|f| self.frame(f)))
+    }
+
+    /// The next frame, or None if none came within `timeout` seconds or the consumer was closed.
+    #[pyo3(signature = (timeout = None))]
+    fn receive_or_none(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Frame>> {
+        errors::at_home(py, self.birth)?;
+        let deadline = deadline(timeout)?;
+        loop {
+            if let Some(frame) = self.try_one(py)? {
+                return Ok(Some(self.frame(frame)));
+            }
+            match self.wait_until(py, deadline)? {
+                Waited::Ready => {}
+                Waited::TimedOut | Waited::Closed => return Ok(None),
+                Waited::Refused(r) => {
+                    return Err(errors::refused(py, &r.message, r.reason, &r.uri));
+                }
+            }
+        }
+    }
+
+    /// Waits for something to poll; False on timeout or close.
+    #[pyo3(signature = (timeout = None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        match self.wait_until(py, deadline(timeout)?)? {
+            Waited::Ready => Ok(true),
+            Waited::TimedOut | Waited::Closed => Ok(false),
+            Waited::Refused(r) => Err(errors::refused(py, &r.message, r.reason, &r.uri)),
+        }
+    }
+
+    /// received, span, and every drop by its reason.
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counters = self.consumer.counters();
+        let dict = PyDict::new(py);
+        // Drops before received before span: whoever reads while frames flow sees a span that is
+        // never smaller than what it is made of.
+        let drops = PyDict::new(py);
+        for reason in Reason::ALL {
+            drops.set_item(reason.word(), counters.drops.get(*reason))?;
+        }
+        dict.set_item("drops", drops)?;
+        dict.set_item("received", counters.received.load(Ordering::Relaxed))?;
+        dict.set_item("span", counters.span.load(Ordering::Relaxed))?;
+        dict.set_item("mapped", counters.mapped.load(Ordering::Relaxed))?;
+        dict.set_item("refused", counters.refused.load(Ordering::Relaxed))?;
+        let ignored = PyDict::new(py);
+        for why in [
+            Ignored::BeforeJoin,
+            Ignored::Stale,
+            Ignored::OlderEpoch,
+            Ignored::Layout,
+        ] {
+            ignored.set_item(why.word(), counters.ignored(why).load(Ordering::Relaxed))?;
+        }
+        dict.set_item("announces_ignored", ignored)?;
+        Ok(dict)
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        self.conductor.get().remove(py, self.id);
+        Ok(())
+    }
+}
+
+fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
+    match timeout {
+        None => Ok(None),
+        Some(t) if t >= 0.0 => Ok(Duration::try_from_secs_f64(t)
+            .ok()
+            .and_then(|t| Instant::now().checked_add(t))),
+        Some(t) => Err(pyo3::exceptions::PyValueError::new_err(format!(
+            "a timeout of {t} s is no time to wait"
+        ))),
+    }
+}
+
+impl Consumer {
+    fn wait_until(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<Waited> {
+        loop {
+            let left = deadline.map_or(SIGNAL_CHECK, |d| {
+                d.saturating_duration_since(Instant::now())
+                    .min(SIGNAL_CHECK)
+            });
+            match py.detach(|| self.consumer.wait(left, self.idle)) {
+                Waited::TimedOut if deadline.is_none_or(|d| Instant::now() < d) => {
+                    py.check_signals()?
+                }
+                ended => return Ok(ended),
+            }
+        }
+    }
+}
+
+/// Every reason for a drop: name, meaning, and whether it is part of the span.
+#[pyfunction]
+pub fn drop_reasons() -> Vec<(&'static str, String, bool)> {
+    Reason::ALL
+        .iter()
+        .map(|r| (r.word(), r.meaning().trim().to_owned(), r.in_span()))
+        .collect()
+}

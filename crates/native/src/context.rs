@@ -1,0 +1,133 @@
+//! `Conductor`: the native thread behind a context.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tensorpool_core::fork::Birth;
+use tensorpool_dataplane::conductor as plane;
+use tensorpool_dataplane::conductor::Endpoint;
+use tensorpool_dataplane::media_driver::Settings;
+
+use crate::errors;
+
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct Conductor {
+    conductor: plane::Conductor,
+    birth: Birth,
+}
+
+/// The conductor, known to be used in the process that made it.
+pub struct AtHome<'a>(&'a plane::Conductor);
+
+impl AtHome<'_> {
+    pub fn add(&self, endpoint: Arc<dyn Endpoint>) -> u64 {
+        self.0.add(endpoint)
+    }
+}
+
+impl Conductor {
+    pub fn home(&self, py: Python<'_>) -> PyResult<AtHome<'_>> {
+        errors::at_home(py, self.birth)?;
+        Ok(AtHome(&self.conductor))
+    }
+
+    pub fn remove(&self, py: Python<'_>, id: u64) {
+        if self.birth.is_here() {
+            py.detach(|| self.conductor.remove(id));
+        }
+    }
+}
+
+#[pymethods]
+impl Conductor {
+    #[new]
+    #[pyo3(signature = (*, aeron_dir, embed_lock, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, allowed_base_dirs))]
+    fn new(
+        py: Python<'_>,
+        aeron_dir: String,
+        embed_lock: Option<PathBuf>,
+        driver_timeout_ms: u64,
+        announce_channel: String,
+        announce_stream_id: i32,
+        announce_period_ns: u64,
+        allowed_base_dirs: Vec<PathBuf>,
+    ) -> PyResult<Self> {
+        let config = plane::Config {
+            embed: embed_lock.map(|lock| Settings {
+                driver_timeout_ms,
+                ..Settings::new(aeron_dir.clone(), lock)
+            }),
+            aeron_dir,
+            driver_timeout_ms,
+            announce_channel,
+            announce_stream_id,
+            announce_period_ns,
+            allowed_base_dirs,
+        };
+        let conductor = py.detach(|| plane::Conductor::start(config))?;
+        Ok(Self {
+            conductor,
+            birth: Birth::here(),
+        })
+    }
+
+    /// Waits up to `timeout` seconds for the media driver; True once connected.
+    fn wait_connected(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        let deadline = Instant::now() + Duration::from_secs_f64(timeout.max(0.0));
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let slice = left.min(Duration::from_millis(50));
+            if py.detach(|| self.conductor.wait_connected(slice)).connected {
+                return Ok(true);
+            }
+            py.check_signals()?;
+            if left.is_zero() {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        errors::at_home(py, self.birth)?;
+        let status = py.detach(|| self.conductor.status());
+        let dict = PyDict::new(py);
+        dict.set_item("connected", status.connected)?;
+        dict.set_item("connections", status.connections)?;
+        dict.set_item("embeds_driver", status.embeds_driver)?;
+        dict.set_item("last_error", status.last_error)?;
+        Ok(dict)
+    }
+
+    /// The next event as (kind, at_ns, stream_id, epoch, detail), or None after `timeout` seconds.
+    #[allow(clippy::type_complexity)]
+    fn next_event(
+        &self,
+        py: Python<'_>,
+        timeout: f64,
+    ) -> PyResult<Option<(&'static str, u64, Option<u32>, Option<u64>, String)>> {
+        errors::at_home(py, self.birth)?;
+        let deadline = Instant::now() + Duration::from_secs_f64(timeout.clamp(0.0, 1e9));
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let slice = left.min(Duration::from_millis(50));
+            if let Some(e) = py.detach(|| self.conductor.events().next(slice)) {
+                return Ok(Some((e.kind, e.at_ns, e.stream_id, e.epoch, e.detail)));
+            }
+            py.check_signals()?;
+            if left.is_zero() || self.conductor.events().is_closed() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Closes every producer, consumer and handle, then the client and an embedded driver.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        py.detach(|| self.conductor.close());
+        Ok(())
+    }
+}

@@ -1,0 +1,282 @@
+//! A received frame: read-only memory of a slot that may be overwritten, and the proof that it was not.
+
+use std::ffi::{CString, c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use tensorpool_core::fork::Birth;
+use tensorpool_core::tensor::item_size;
+use tensorpool_dataplane::consumer as plane;
+
+use crate::{arrays, errors};
+
+#[pyclass(frozen, subclass, module = "tensorpool._native")]
+pub struct Frame {
+    frame: plane::Frame,
+    counters: Arc<plane::Counters>,
+    /// Moved from received to late already.
+    counted_late: AtomicBool,
+    birth: Birth,
+}
+
+impl Frame {
+    pub fn new(frame: plane::Frame, counters: Arc<plane::Counters>, birth: Birth) -> Self {
+        Self {
+            frame,
+            counters,
+            counted_late: AtomicBool::new(false),
+            birth,
+        }
+    }
+
+    fn check(&self) -> bool {
+        let holds = self.frame.mapping.still_holds(self.frame.located.seq);
+        if !holds && !self.counted_late.swap(true, Ordering::Relaxed) {
+            self.counters.received_to_late();
+        }
+        holds
+    }
+
+    fn overwritten(&self, py: Python<'_>) -> PyErr {
+        let (stream_id, epoch, seq) = (
+            self.frame.mapping.stream_id,
+            self.frame.mapping.epoch,
+            self.frame.located.seq,
+        );
+        let message = format!(
+            "frame {seq} of stream {stream_id} was overwritten while it was used; \
+             work faster, copy first, or give the stream more slots"
+        );
+        errors::raise(py, "FrameOverwritten", &message, |f| {
+            f.set_item("stream_id", stream_id)?;
+            f.set_item("epoch", epoch)?;
+            f.set_item("seq", seq)
+        })
+    }
+
+    fn data(&self) -> *mut u8 {
+        self.frame
+            .mapping
+            .payload(self.frame.located.pool, self.frame.located.seq)
+    }
+}
+
+#[pymethods]
+impl Frame {
+    #[getter]
+    fn stream_id(&self) -> u32 {
+        self.frame.mapping.stream_id
+    }
+
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.frame.mapping.epoch
+    }
+
+    #[getter]
+    fn seq(&self) -> u64 {
+        self.frame.located.seq
+    }
+
+    #[getter]
+    fn timestamp_ns(&self) -> u64 {
+        self.frame.located.info.timestamp_ns
+    }
+
+    #[getter]
+    fn publish_timestamp_ns(&self) -> Option<u64> {
+        self.frame.publish_timestamp_ns
+    }
+
+    #[getter]
+    fn meta_version(&self) -> u32 {
+        self.frame.located.info.meta_version
+    }
+
+    #[getter]
+    fn trace_id(&self) -> Option<u64> {
+        (self.frame.trace_id != 0).then_some(self.frame.trace_id)
+    }
+
+    #[getter]
+    fn nbytes(&self) -> u32 {
+        self.frame.located.info.values_len_bytes
+    }
+
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.frame.located.info.tensor.shape())
+    }
+
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let name = match self.element_type() {
+            "bytes" | "bit" => "uint8",
+            other => other,
+        };
+        py.import("numpy")?.getattr("dtype")?.call1((name,))
+    }
+
+    #[getter]
+    fn element_type(&self) -> &'static str {
+        arrays::dtype_name(self.frame.located.info.tensor.dtype)
+    }
+
+    #[getter]
+    fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let this = slf.get();
+        errors::at_home(slf.py(), this.birth)?;
+        let tensor = &this.frame.located.info.tensor;
+        let n = usize::from(tensor.ndims);
+        // SAFETY: locate held the extent against the payload and the payload against the pool; the
+        // frame itself is the base, and it holds the mapping.
+        unsafe {
+            arrays::view(
+                this.data(),
+                tensor.dtype,
+                tensor.shape(),
+                &tensor.strides[..n],
+                false,
+                slf.clone().into_any(),
+            )
+        }
+    }
+
+    fn valid(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(self.check())
+    }
+
+    fn copy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let this = slf.get();
+        // numpy's own copy keeps the order of the axes; it may read torn bytes, which are never given out.
+        let copy = Self::array(slf)?.call_method1("copy", ("K",))?;
+        if this.check() {
+            Ok(copy)
+        } else {
+            Err(this.overwritten(py))
+        }
+    }
+
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        errors::at_home(slf.py(), slf.get().birth)?;
+        Ok(slf.clone())
+    }
+
+    #[pyo3(signature = (exc_type, exc, traceback))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exc_type: Option<&Bound<'_, PyAny>>,
+        exc: Option<&Bound<'_, PyAny>>,
+        traceback: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        let _ = (exc, traceback);
+        errors::at_home(py, self.birth)?;
+        // Always looked at, so that the ledger knows; an error on its way out is not replaced.
+        if !self.check() && exc_type.is_none() {
+            return Err(self.overwritten(py));
+        }
+        Ok(false)
+    }
+
+    #[pyo3(signature = (**kwargs))]
+    fn __dlpack__<'py>(
+        slf: &Bound<'py, Self>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Self::array(slf)?.call_method("__dlpack__", (), kwargs)
+    }
+
+    fn __dlpack_device__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::array(slf)?.call_method0("__dlpack_device__")
+    }
+
+    /// # Safety
+    /// Called by the interpreter with a writable `view`.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let this = slf.get();
+        errors::at_home(slf.py(), this.birth)?;
+        if flags & ffi::PyBUF_WRITABLE != 0 {
+            return Err(PyBufferError::new_err(
+                "a frame is read-only; use frame.copy() for memory of your own",
+            ));
+        }
+        let tensor = &this.frame.located.info.tensor;
+        let item = item_size(tensor.dtype).unwrap_or(1) as isize;
+        let n = usize::from(tensor.ndims);
+        let parts = Box::new(Exported {
+            shape: tensor.dims.map(|d| d as isize),
+            strides: tensor.strides.map(|s| s as isize),
+            format: format_of(tensor.dtype),
+        });
+        let count: isize = parts.shape[..n].iter().product();
+        // SAFETY: the fields point into the box, which lives until releasebuffer, and into the
+        // mapping, which the frame keeps; `obj` holds a reference to the frame.
+        unsafe {
+            (*view).buf = this.data().cast();
+            (*view).len = count * item;
+            (*view).itemsize = item;
+            (*view).readonly = 1;
+            (*view).ndim = n as c_int;
+            (*view).format = parts.format.as_ptr().cast_mut();
+            (*view).shape = parts.shape.as_ptr().cast_mut();
+            (*view).strides = parts.strides.as_ptr().cast_mut();
+            (*view).suboffsets = std::ptr::null_mut();
+            (*view).internal = Box::into_raw(parts).cast::<c_void>();
+            (*view).obj = slf.into_any().into_ptr();
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// Called by the interpreter once for each buffer given out.
+    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
+        // SAFETY: made by getbuffer above.
+        drop(unsafe { Box::from_raw((*view).internal.cast::<Exported>()) });
+    }
+
+    fn __repr__(&self) -> String {
+        let located = &self.frame.located;
+        format!(
+            "<Frame stream={} epoch={} seq={} shape={:?} dtype={}>",
+            self.frame.mapping.stream_id,
+            self.frame.mapping.epoch,
+            located.seq,
+            located.info.tensor.shape(),
+            self.element_type()
+        )
+    }
+}
+
+struct Exported {
+    shape: [isize; 8],
+    strides: [isize; 8],
+    format: CString,
+}
+
+fn format_of(dtype: i16) -> CString {
+    let code = match arrays::dtype_name(dtype) {
+        "int8" => "b",
+        "uint16" => "H",
+        "int16" => "h",
+        "uint32" => "I",
+        "int32" => "i",
+        "uint64" => "Q",
+        "int64" => "q",
+        "float32" => "f",
+        "float64" => "d",
+        "bool" => "?",
+        _ => "B",
+    };
+    CString::new(code).unwrap_or_default()
+}

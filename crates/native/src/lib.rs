@@ -1,0 +1,38 @@
+//! `tensorpool._native`: the border between Rust and Python. One file a concept; this one registers.
+
+use pyo3::prelude::*;
+
+mod arrays;
+mod consumer;
+mod context;
+mod errors;
+mod frame;
+mod media_driver;
+mod messages;
+mod producer;
+mod shm;
+
+#[pymodule]
+fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<context::Conductor>()?;
+    m.add_class::<media_driver::MediaDriver>()?;
+    m.add_class::<producer::Producer>()?;
+    m.add_class::<producer::Slot>()?;
+    m.add_class::<producer::Offered>()?;
+    m.add_class::<consumer::Consumer>()?;
+    m.add_class::<frame::Frame>()?;
+    m.add_class::<messages::Publication>()?;
+    m.add_class::<messages::Subscription>()?;
+    m.add_class::<shm::FileLock>()?;
+    m.add_function(wrap_pyfunction!(media_driver::default_aeron_dir, m)?)?;
+    m.add_function(wrap_pyfunction!(media_driver::media_driver_is_active, m)?)?;
+    m.add_function(wrap_pyfunction!(shm::create_epoch, m)?)?;
+    m.add_function(wrap_pyfunction!(shm::remove_epoch, m)?)?;
+    m.add_function(wrap_pyfunction!(shm::open_region, m)?)?;
+    m.add_function(wrap_pyfunction!(shm::read_superblock, m)?)?;
+    m.add_function(wrap_pyfunction!(shm::parse_region_uri, m)?)?;
+    m.add_function(wrap_pyfunction!(shm::sanitize_user, m)?)?;
+    m.add_function(wrap_pyfunction!(arrays::copy_bytes, m)?)?;
+    m.add_function(wrap_pyfunction!(consumer::drop_reasons, m)?)?;
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! `MediaDriver`: Aeron's media driver in this process, and the look for one elsewhere.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use pyo3::prelude::*;
+use tensorpool_core::fork::Birth;
+use tensorpool_dataplane::aeron;
+use tensorpool_dataplane::media_driver::{self as plane, LaunchError, Settings};
+
+use crate::errors;
+
+#[pyclass(frozen, subclass, module = "tensorpool._native")]
+pub struct MediaDriver {
+    driver: Mutex<Option<plane::MediaDriver>>,
+    dir: String,
+    birth: Birth,
+}
+
+#[pymethods]
+impl MediaDriver {
+    #[new]
+    #[pyo3(signature = (*, aeron_dir, lock_path, dedicated_threads, idle_strategy, ipc_term_length, dir_mode, driver_timeout_ms))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        py: Python<'_>,
+        aeron_dir: String,
+        lock_path: PathBuf,
+        dedicated_threads: bool,
+        idle_strategy: String,
+        ipc_term_length: u64,
+        dir_mode: u32,
+        driver_timeout_ms: u64,
+    ) -> PyResult<Self> {
+        let settings = Settings {
+            dedicated_threads,
+            idle_strategy,
+            ipc_term_length,
+            dir_mode,
+            driver_timeout_ms,
+            ..Settings::new(aeron_dir.clone(), lock_path)
+        };
+        match py.detach(|| plane::MediaDriver::launch(&settings)) {
+            Ok(driver) => Ok(Self {
+                driver: Mutex::new(Some(driver)),
+                dir: aeron_dir,
+                birth: Birth::here(),
+            }),
+            Err(error) => {
+                let class = match error {
+                    LaunchError::Held(_) => "MediaDriverBusy",
+                    _ if error.to_string().contains("Active media driver") => "MediaDriverBusy",
+                    _ => "MediaDriverError",
+                };
+                let message = format!(
+                    "cannot start a media driver in {aeron_dir}: {error}; \
+                     attach to that one with aeron_dir=..., or choose another directory"
+                );
+                Err(errors::raise(py, class, &message, |f| {
+                    f.set_item("aeron_dir", aeron_dir)
+                }))
+            }
+        }
+    }
+
+    #[getter]
+    fn aeron_dir(&self) -> &str {
+        &self.dir
+    }
+
+    #[getter]
+    fn closed(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(self.driver.lock().map_or(true, |d| d.is_none()))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        let driver = self.driver.lock().ok().and_then(|mut d| d.take());
+        py.detach(|| drop(driver));
+        Ok(())
+    }
+}
+
+/// Aeron's own default directory for this user.
+#[pyfunction]
+pub fn default_aeron_dir() -> String {
+    aeron::default_dir()
+}
+
+/// Whether a media driver gave a sign of life in `aeron_dir` within `timeout_ms`.
+#[pyfunction]
+pub fn media_driver_is_active(py: Python<'_>, aeron_dir: &str, timeout_ms: i64) -> bool {
+    py.detach(|| aeron::driver_is_active(aeron_dir, timeout_ms))
+}

@@ -1,0 +1,442 @@
+//! `Producer`: offer a copy, or claim a slot and write in place.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tensorpool_core::announce::{AnnouncedPool, PoolAnnounce};
+use tensorpool_core::contain::AllowedBases;
+use tensorpool_core::fork::Birth;
+use tensorpool_core::layout::*;
+use tensorpool_core::region::Access;
+use tensorpool_core::ring::Mapping;
+use tensorpool_core::tensor::TensorSpec;
+use tensorpool_dataplane::producer as plane;
+use tensorpool_dataplane::producer::{Outcome, Tags};
+
+use crate::arrays::{self, Source};
+use crate::context::Conductor;
+use crate::errors;
+
+/// What became of an offered frame. True if it was published.
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct Offered {
+    offered: plane::Offered,
+}
+
+#[pymethods]
+impl Offered {
+    #[getter]
+    fn outcome(&self) -> &'static str {
+        self.offered.outcome.word()
+    }
+
+    #[getter]
+    fn seq(&self) -> Option<u64> {
+        self.offered.seq
+    }
+
+    fn __bool__(&self) -> bool {
+        self.offered.outcome == Outcome::Published
+    }
+
+    fn __repr__(&self) -> String {
+        match self.offered.seq {
+            Some(seq) => format!("<Offered {} seq={seq}>", self.outcome()),
+            None => format!("<Offered {}>", self.outcome()),
+        }
+    }
+}
+
+#[pyclass(frozen, subclass, module = "tensorpool._native")]
+pub struct Producer {
+    producer: Arc<plane::Producer>,
+    conductor: Py<Conductor>,
+    id: u64,
+    birth: Birth,
+}
+
+#[pymethods]
+impl Producer {
+    /// Maps the regions for writing. `announce`: stand-alone, this producer owns and announces them.
+    #[new]
+    #[pyo3(signature = (conductor, *, stream_id, producer_id, epoch, nslots, header_uri, pools, base_dirs, descriptor_channel, descriptor_stream_id, publish_timestamps, announce, announce_period_ns, prefault))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        conductor: &Bound<'_, Conductor>,
+        stream_id: u32,
+        producer_id: u32,
+        epoch: u64,
+        nslots: u32,
+        header_uri: String,
+        pools: Vec<(u16, u32, String)>,
+        base_dirs: Vec<String>,
+        descriptor_channel: String,
+        descriptor_stream_id: i32,
+        publish_timestamps: bool,
+        announce: bool,
+        announce_period_ns: u64,
+        prefault: bool,
+    ) -> PyResult<Self> {
+        let py = conductor.py();
+        let regions = PoolAnnounce {
+            stream_id,
+            producer_id,
+            epoch,
+            timestamp_ns: 0,
+            clock_domain: CLOCK_DOMAIN_MONOTONIC,
+            layout_version: LAYOUT_VERSION,
+            header_nslots: nslots,
+            header_slot_bytes: HEADER_SLOT_BYTES as u16,
+            pools: pools
+                .into_iter()
+                .map(|(pool_id, stride_bytes, uri)| AnnouncedPool {
+                    pool_id,
+                    nslots,
+                    stride_bytes,
+                    uri,
+                })
+                .collect(),
+            header_uri,
+        };
+        let bases = AllowedBases::new(base_dirs)?;
+        let mapping = py.detach(|| {
+            Mapping::open(&regions, &bases, Access::Write).inspect(|m| {
+                if prefault {
+                    m.prefault();
+                }
+            })
+        });
+        let mapping = Arc::new(mapping.map_err(|e| errors::region(py, &e))?);
+        let config = plane::Config {
+            stream_id,
+            descriptor_channel,
+            descriptor_stream_id,
+            publish_timestamps,
+            announce: announce.then_some(regions),
+            announce_period_ns,
+        };
+        let producer = Arc::new(plane::Producer::new(config, mapping));
+        let id = conductor.get().home(py)?.add(producer.clone());
+        Ok(Self {
+            producer,
+            conductor: conductor.clone().unbind(),
+            id,
+            birth: Birth::here(),
+        })
+    }
+
+    #[pyo3(signature = (array, *, timestamp_ns = None, dtype = None, meta_version = 0, trace_id = 0))]
+    fn offer(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        timestamp_ns: Option<u64>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        meta_version: u32,
+        trace_id: u64,
+    ) -> PyResult<Offered> {
+        errors::at_home(py, self.birth)?;
+        let source = Source::new(array, dtype)?;
+        let tags = Tags {
+            timestamp_ns,
+            meta_version,
+            trace_id,
+        };
+        let (memory, spec, len) = (source.memory(), source.spec, source.values_len);
+        // SAFETY: the source is held, and offer hands out a slot of at least `len` bytes.
+        let offered = py.detach(|| {
+            self.producer
+                .offer(spec, len, tags, |dst| unsafe { memory.copy_to(dst) })
+        });
+        Ok(Offered { offered })
+    }
+
+    /// A slot to write into. Raises ClaimRefused where an offer would be dropped.
+    #[pyo3(signature = (shape, dtype, *, order = "C", timestamp_ns = None, meta_version = 0, trace_id = 0))]
+    #[allow(clippy::too_many_arguments)]
+    fn claim(
+        slf: &Bound<'_, Self>,
+        shape: Vec<usize>,
+        dtype: &Bound<'_, PyAny>,
+        order: &str,
+        timestamp_ns: Option<u64>,
+        meta_version: u32,
+        trace_id: u64,
+    ) -> PyResult<Slot> {
+        let py = slf.py();
+        let this = slf.get();
+        errors::at_home(py, this.birth)?;
+        let major_order = match order {
+            "C" => MAJOR_ORDER_ROW,
+            "F" => MAJOR_ORDER_COLUMN,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "order {other:?}: use \"C\" or \"F\""
+                )));
+            }
+        };
+        let shape = if shape.is_empty() { vec![1] } else { shape };
+        let spec = arrays::spec(arrays::parse_dtype(py, dtype)?, major_order, &shape)?;
+        let len = spec
+            .values_len()
+            .ok_or_else(|| PyValueError::new_err("the tensor is too large"))?;
+        let claim = py
+            .detach(|| this.producer.claim(spec, len))
+            .map_err(|outcome| {
+                let message = match outcome {
+                    Outcome::NoPool => {
+                        format!("{len} bytes fit no pool of this stream; configure a larger pool")
+                    }
+                    Outcome::SlotClaimed => {
+                        "the next slot is still claimed; commit or abandon it first".to_owned()
+                    }
+                    _ => "the producer is closed".to_owned(),
+                };
+                errors::raise(py, "ClaimRefused", &message, |f| {
+                    f.set_item("outcome", outcome.word())
+                })
+            })?;
+        let tags = Tags {
+            timestamp_ns,
+            meta_version,
+            trace_id,
+        };
+        let state = Mutex::new(SlotState {
+            claim: Some(claim),
+            tags,
+            array: None,
+            result: None,
+        });
+        Ok(Slot {
+            producer: this.producer.clone(),
+            spec,
+            state,
+            birth: this.birth,
+        })
+    }
+
+    #[getter]
+    fn stream_id(&self) -> u32 {
+        self.producer.stream_id()
+    }
+
+    #[getter]
+    fn epoch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.producer.epoch()))
+    }
+
+    /// The sequence the next frame will get.
+    #[getter]
+    fn next_seq(&self, py: Python<'_>) -> PyResult<u64> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.producer.next_seq()))
+    }
+
+    #[getter]
+    fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.producer.is_connected()))
+    }
+
+    #[getter]
+    fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.producer.is_ready()))
+    }
+
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let c = self.producer.counters();
+        let dict = PyDict::new(py);
+        for (name, counter) in [
+            ("published", &c.published),
+            ("back_pressured", &c.back_pressured),
+            ("not_connected", &c.not_connected),
+            ("closed", &c.closed),
+            ("committed", &c.committed),
+            ("no_pool", &c.no_pool),
+            ("slot_claimed", &c.slot_claimed),
+            ("abandoned", &c.abandoned),
+            ("holes", &c.holes),
+            ("bytes", &c.bytes),
+        ] {
+            dict.set_item(name, counter.load(Ordering::Relaxed))?;
+        }
+        Ok(dict)
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        self.conductor.get().remove(py, self.id);
+        Ok(())
+    }
+}
+
+/// Keeps a mapping alive for the arrays that look into it.
+#[pyclass(frozen, module = "tensorpool._native")]
+struct Pin(#[allow(dead_code)] Arc<Mapping>);
+
+struct SlotState {
+    claim: Option<plane::Claim>,
+    tags: Tags,
+    array: Option<Py<PyAny>>,
+    result: Option<plane::Offered>,
+}
+
+/// A claimed slot: a context manager that commits, or abandons on an exception.
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct Slot {
+    producer: Arc<plane::Producer>,
+    spec: TensorSpec,
+    state: Mutex<SlotState>,
+    birth: Birth,
+}
+
+impl Slot {
+    fn state(&self) -> std::sync::MutexGuard<'_, SlotState> {
+        self.state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Takes the claim out, and the right to write from the array that was given out.
+    fn end(&self, py: Python<'_>) -> PyResult<Option<plane::Claim>> {
+        errors::at_home(py, self.birth)?;
+        let (claim, array) = {
+            let mut state = self.state();
+            (state.claim.take(), state.array.take())
+        };
+        if let Some(array) = array {
+            array.bind(py).call_method1("setflags", (false,))?;
+        }
+        Ok(claim)
+    }
+}
+
+#[pymethods]
+impl Slot {
+    #[getter]
+    fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        errors::at_home(py, self.birth)?;
+        if let Some(array) = &self.state().array {
+            return Ok(array.bind(py).clone());
+        }
+        let (data, mapping) = {
+            let state = self.state();
+            let claim = state.claim.as_ref().ok_or_else(|| ended(py))?;
+            (claim.payload(), claim.mapping().clone())
+        };
+        let n = usize::from(self.spec.ndims);
+        let pin = Bound::new(py, Pin(mapping))?.into_any();
+        let strides = contiguous_strides(&self.spec);
+        // SAFETY: the claim's slot holds the contiguous tensor, and the pin holds the mapping.
+        let array = unsafe {
+            arrays::view(
+                data,
+                self.spec.dtype,
+                &self.spec.dims[..n],
+                &strides[..n],
+                true,
+                pin,
+            )?
+        };
+        self.state().array = Some(array.clone().unbind());
+        Ok(array)
+    }
+
+    #[getter]
+    fn seq(&self, py: Python<'_>) -> PyResult<u64> {
+        self.state()
+            .claim
+            .as_ref()
+            .map(|c| c.seq)
+            .ok_or_else(|| ended(py))
+    }
+
+    /// What became of the frame; None while the slot is open or after it was abandoned.
+    #[getter]
+    fn result(&self) -> Option<Offered> {
+        self.state().result.map(|offered| Offered { offered })
+    }
+
+    fn set_timestamp_ns(&self, value: u64) {
+        self.state().tags.timestamp_ns = Some(value);
+    }
+
+    fn commit(&self, py: Python<'_>) -> PyResult<Offered> {
+        let claim = self.end(py)?.ok_or_else(|| ended(py))?;
+        let tags = self.state().tags;
+        let offered = py.detach(|| self.producer.commit_claim(&claim, tags));
+        self.state().result = Some(offered);
+        Ok(Offered { offered })
+    }
+
+    fn abandon(&self, py: Python<'_>) -> PyResult<()> {
+        if let Some(claim) = self.end(py)? {
+            py.detach(|| self.producer.abandon_claim(&claim));
+        }
+        Ok(())
+    }
+
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        errors::at_home(slf.py(), slf.get().birth)?;
+        Ok(slf.clone())
+    }
+
+    #[pyo3(signature = (exc_type, exc, traceback))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exc_type: Option<&Bound<'_, PyAny>>,
+        exc: Option<&Bound<'_, PyAny>>,
+        traceback: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        let _ = (exc, traceback);
+        let is_open = self.state().claim.is_some();
+        if exc_type.is_some() {
+            self.abandon(py)?;
+        } else if is_open {
+            self.commit(py)?;
+        }
+        Ok(false)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if self.birth.is_here()
+            && let Ok(state) = self.state.get_mut()
+            && let Some(claim) = state.claim.take()
+        {
+            self.producer.abandon_claim(&claim);
+        }
+    }
+}
+
+#[cold]
+fn ended(py: Python<'_>) -> PyErr {
+    errors::plain(
+        py,
+        "ClosedError",
+        "this slot was committed or abandoned already; claim another one",
+    )
+}
+
+fn contiguous_strides(spec: &TensorSpec) -> [i64; MAX_DIMS] {
+    let n = usize::from(spec.ndims);
+    let mut strides = [0; MAX_DIMS];
+    let mut step = i64::from(tensorpool_core::tensor::item_size(spec.dtype).unwrap_or(1));
+    for i in 0..n {
+        let axis = if spec.major_order == MAJOR_ORDER_ROW {
+            n - 1 - i
+        } else {
+            i
+        };
+        strides[axis] = step;
+        step *= i64::from(spec.dims[axis].max(1));
+    }
+    strides
+}

@@ -1,0 +1,188 @@
+//! Region files for their owner, and a look at one for anybody.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tensorpool_core::contain::AllowedBases;
+use tensorpool_core::create::{self, EpochSpec, PoolSpec};
+use tensorpool_core::fork::Birth;
+use tensorpool_core::layout::{LAYOUT_VERSION, SUPERBLOCK_SIZE};
+use tensorpool_core::lock;
+use tensorpool_core::region::{Access, Region};
+use tensorpool_core::superblock::{Expected, RegionKind, Superblock};
+use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::uri::RegionUri;
+
+use crate::errors;
+
+/// Makes the regions of an epoch; gives the directory, the header's URI and (pool id, stride, URI).
+#[pyfunction]
+#[pyo3(signature = (*, base, user, namespace, stream_id, epoch, nslots, pools, require_hugepages = false, dir_mode = 0o700, file_mode = 0o600, group = None))]
+#[allow(clippy::too_many_arguments, clippy::type_complexity)]
+pub fn create_epoch(
+    py: Python<'_>,
+    base: PathBuf,
+    user: String,
+    namespace: String,
+    stream_id: u32,
+    epoch: u64,
+    nslots: u32,
+    pools: Vec<(u16, u32)>,
+    require_hugepages: bool,
+    dir_mode: u32,
+    file_mode: u32,
+    group: Option<u32>,
+) -> PyResult<(PathBuf, String, Vec<(u16, u32, String)>)> {
+    let pools = pools
+        .into_iter()
+        .map(|(pool_id, stride_bytes)| PoolSpec {
+            pool_id,
+            stride_bytes,
+        })
+        .collect();
+    let spec = EpochSpec {
+        base,
+        user,
+        namespace,
+        stream_id,
+        epoch,
+        nslots,
+        pools,
+        require_hugepages,
+        dir_mode,
+        file_mode,
+        group,
+    };
+    let files = py
+        .detach(|| create::create_epoch(&spec, u64::from(std::process::id()), monotonic_ns()))
+        .map_err(|e| errors::create(py, &e))?;
+    let pools = files
+        .pools
+        .into_iter()
+        .map(|(p, uri)| (p.pool_id, p.stride_bytes, uri))
+        .collect();
+    Ok((files.directory, files.header_uri, pools))
+}
+
+/// Removes an epoch directory with its regions, and only those.
+#[pyfunction]
+pub fn remove_epoch(py: Python<'_>, directory: PathBuf) -> PyResult<()> {
+    Ok(py.detach(|| create::remove_epoch(&directory))?)
+}
+
+/// Judges a region as a consumer would, and gives its superblock. `pool_id` None: a header ring.
+#[pyfunction]
+#[pyo3(signature = (uri, *, base_dirs, epoch, stream_id, nslots, pool_id = None, stride_bytes = 0, layout_version = LAYOUT_VERSION))]
+#[allow(clippy::too_many_arguments)]
+pub fn open_region<'py>(
+    py: Python<'py>,
+    uri: &str,
+    base_dirs: Vec<PathBuf>,
+    epoch: u64,
+    stream_id: u32,
+    nslots: u32,
+    pool_id: Option<u16>,
+    stride_bytes: u32,
+    layout_version: u32,
+) -> PyResult<Bound<'py, PyDict>> {
+    let kind = match pool_id {
+        None => RegionKind::HeaderRing,
+        Some(pool_id) => RegionKind::PayloadPool {
+            pool_id,
+            stride_bytes,
+        },
+    };
+    let expected = Expected {
+        layout_version,
+        epoch,
+        stream_id,
+        kind,
+        nslots,
+    };
+    let bases = AllowedBases::new(base_dirs)?;
+    let region = py.detach(|| Region::open(uri, &expected, &bases, Access::Read));
+    superblock_dict(
+        py,
+        &region.map_err(|e| errors::region(py, &e))?.superblock(),
+    )
+}
+
+/// The fields of a superblock, whatever they say.
+#[pyfunction]
+pub fn read_superblock<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyDict>> {
+    let head: &[u8; SUPERBLOCK_SIZE] = data
+        .get(..SUPERBLOCK_SIZE)
+        .and_then(|b| b.try_into().ok())
+        .ok_or_else(|| PyValueError::new_err("a superblock has 64 bytes"))?;
+    superblock_dict(py, &Superblock::decode(head))
+}
+
+fn superblock_dict<'py>(py: Python<'py>, block: &Superblock) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("magic", block.magic)?;
+    dict.set_item("layout_version", block.layout_version)?;
+    dict.set_item("epoch", block.epoch)?;
+    dict.set_item("stream_id", block.stream_id)?;
+    dict.set_item("region_type", block.region_type)?;
+    dict.set_item("pool_id", block.pool_id)?;
+    dict.set_item("nslots", block.nslots)?;
+    dict.set_item("slot_bytes", block.slot_bytes)?;
+    dict.set_item("stride_bytes", block.stride_bytes)?;
+    dict.set_item("pid", block.pid)?;
+    dict.set_item("start_timestamp_ns", block.start_timestamp_ns)?;
+    dict.set_item("activity_timestamp_ns", block.activity_timestamp_ns)?;
+    Ok(dict)
+}
+
+/// (path, require_hugepages) of a region URI; ValueError with the reason if it is none.
+#[pyfunction]
+pub fn parse_region_uri(uri: &str) -> PyResult<(String, bool)> {
+    let parsed =
+        RegionUri::parse(uri).map_err(|e| PyValueError::new_err(format!("{uri:?}: {e}")))?;
+    Ok((parsed.path, parsed.require_hugepages))
+}
+
+/// A user name that is safe as part of a directory name.
+#[pyfunction]
+pub fn sanitize_user(name: &str) -> String {
+    create::sanitize_user(name)
+}
+
+/// A lock on a file that dies with its holder.
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct FileLock {
+    lock: Mutex<Option<lock::FileLock>>,
+    birth: Birth,
+}
+
+#[pymethods]
+impl FileLock {
+    /// Raises LockHeld, with what the holder wrote, if someone else has it.
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf, holder: &str) -> PyResult<Self> {
+        match lock::FileLock::acquire(&path, holder) {
+            Ok(lock) => Ok(Self {
+                lock: Mutex::new(Some(lock)),
+                birth: Birth::here(),
+            }),
+            Err(lock::LockError::Held(who)) => {
+                let message = format!("{} is held by {who}", path.display());
+                Err(errors::raise(py, "LockHeld", &message, |f| {
+                    f.set_item("holder", who)
+                }))
+            }
+            Err(lock::LockError::Io(e)) => Err(e.into()),
+        }
+    }
+
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        if let Ok(mut lock) = self.lock.lock() {
+            drop(lock.take());
+        }
+        Ok(())
+    }
+}

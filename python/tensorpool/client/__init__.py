@@ -1,0 +1,8 @@
+"""Producers and consumers: frames in, frames out, and the ledger of both."""
+
+from .consumer import Consumer
+from .ledger import ConsumerLedger, Outcome, ProducerLedger
+from .producer import Producer
+from .standalone import StandaloneProducer
+
+__all__ = ["Consumer", "ConsumerLedger", "Outcome", "Producer", "ProducerLedger", "StandaloneProducer"]

@@ -1,0 +1,94 @@
+"""Every frame accounted for: the counters of producers and consumers, and that they add up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from .. import _native
+
+_IN_SPAN = frozenset(name for name, _, in_span in _native.drop_reasons() if in_span)
+
+DROP_REASONS: dict[str, str] = {name: meaning for name, meaning, _ in _native.drop_reasons()}
+"""Why a consumer drops: the name of each counter and what it counts."""
+
+
+class Outcome(StrEnum):
+    """What became of an offered frame."""
+
+    PUBLISHED = "published"
+    """In the ring, and its descriptor is on the way to whoever subscribes."""
+    DEFERRED = "deferred"
+    """In the ring; its descriptor follows when the older claim before it is settled."""
+    BACK_PRESSURED = "back_pressured"
+    """In the ring, but the descriptor stream is full. Passes as soon as readers catch up or are rested."""
+    NOT_CONNECTED = "not_connected"
+    """In the ring, but nobody subscribes at the moment. Subscribers come and go."""
+    CLOSED = "closed"
+    """The media driver is gone (it is being reconnected), or the producer was closed."""
+    NO_POOL = "no_pool"
+    """Dropped: no pool of the stream is large enough."""
+    SLOT_CLAIMED = "slot_claimed"
+    """Dropped: the next slot is still claimed. Commit or abandon the claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerLedger:
+    """`committed` = `published` + what was not published, by reason + `deferred`."""
+
+    committed: int
+    published: int
+    unpublished: dict[str, int]
+    deferred: int
+    dropped: dict[str, int]
+    """Never got a sequence: no_pool, slot_claimed, abandoned."""
+    holes: int
+    """Sequences lost because an older claim was abandoned after newer frames had been taken."""
+    bytes: int
+
+    @classmethod
+    def of(cls, counters: dict[str, int]) -> ProducerLedger:
+        unpublished = {name: counters[name] for name in ("back_pressured", "not_connected", "closed")}
+        deferred = counters["committed"] - counters["published"] - sum(unpublished.values())
+        dropped = {name: counters[name] for name in ("no_pool", "slot_claimed", "abandoned")}
+        return cls(
+            committed=counters["committed"],
+            published=counters["published"],
+            unpublished=unpublished,
+            deferred=deferred,
+            dropped=dropped,
+            holes=counters["holes"],
+            bytes=counters["bytes"],
+        )
+
+    @property
+    def balanced(self) -> bool:
+        """With no claim open, every committed frame is published or not, and nothing is left over."""
+        return self.deferred == 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerLedger:
+    """`span` (first to last sequence, over all epochs) = `received` + `dropped` by reason."""
+
+    span: int
+    received: int
+    dropped: dict[str, int]
+    """Sequences of the span that were not handed out, by reason; see DROP_REASONS."""
+    outside: dict[str, int]
+    """Descriptors that belong to no mapped epoch, by reason: not part of any span."""
+
+    @classmethod
+    def of(cls, counters: dict[str, Any]) -> ConsumerLedger:
+        drops: dict[str, int] = counters["drops"]
+        return cls(
+            span=counters["span"],
+            received=counters["received"],
+            dropped={name: n for name, n in drops.items() if name in _IN_SPAN},
+            outside={name: n for name, n in drops.items() if name not in _IN_SPAN},
+        )
+
+    @property
+    def balanced(self) -> bool:
+        return self.span == self.received + sum(self.dropped.values())

@@ -1,0 +1,42 @@
+"""A producer of tensors on one stream."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from .. import _native
+from .ledger import ProducerLedger
+
+
+class Producer(_native.Producer):
+    """Writes tensors into the ring of a stream and tells consumers of each.
+
+    `offer` copies; `claim` gives a slot to write into. Neither ever waits for a consumer: the value that
+    comes back says what became of the frame. Safe to use from several threads.
+    """
+
+    def ledger(self) -> ProducerLedger:
+        """Every committed frame: published, or not and why."""
+        return ProducerLedger.of(self.counters())
+
+    def wait_for_consumer(self, timeout: float = 10.0) -> bool:
+        """Waits until somebody subscribes. False if nobody did in time."""
+        deadline = time.monotonic() + timeout
+        while not self.is_connected:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.002)
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,5 @@
+"""`tensorpool.open()`: one connection of a process, with everything that can be had through it."""
+
+from .context import Context, Event, open
+
+__all__ = ["Context", "Event", "open"]

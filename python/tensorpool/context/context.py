@@ -1,0 +1,256 @@
+"""A context: one native conductor thread, its media driver, and the producers and consumers on it."""
+
+from __future__ import annotations
+
+import atexit
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self, TypeVar
+
+from .. import _native
+from ..client import Consumer, Producer, StandaloneProducer
+from ..errors import ClosedError, ConfigError, MediaDriverUnavailable
+from ..shm import parse_pools
+from ..transport import StreamIds, default_aeron_dir, descriptor_channel, embed_lock_path
+
+_ANNOUNCE_CHANNEL = "aeron:ipc"
+_ANNOUNCE_PERIOD_S = 1.0
+_READY_TIMEOUT_S = 10.0
+_Endpoint = TypeVar("_Endpoint", Producer, Consumer)
+_open_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to the connection.
+
+    media_driver_connected, media_driver_lost, mapped, unmapped, refused, aeron_error.
+    """
+
+    kind: str
+    at_ns: int
+    stream_id: int | None
+    epoch: int | None
+    detail: str
+
+
+class Context:
+    """What `tensorpool.open()` returns. Close it, or use it in a `with` block."""
+
+    def __init__(
+        self,
+        *,
+        aeron_dir: str,
+        embed: bool,
+        namespace: str,
+        shm_base_dir: Path,
+        allowed_base_dirs: Sequence[Path],
+        stream_ids: StreamIds,
+        connect_timeout: float,
+        driver_timeout: float,
+        announce_period: float,
+    ) -> None:
+        self.aeron_dir = aeron_dir
+        self.namespace = namespace
+        self.stream_ids = stream_ids
+        self._base = shm_base_dir
+        self._announce_period_ns = int(announce_period * 1e9)
+        self._endpoints: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
+        self._closed = False
+        self._conductor = _native.Conductor(
+            aeron_dir=aeron_dir,
+            embed_lock=embed_lock_path(aeron_dir) if embed else None,
+            driver_timeout_ms=int(driver_timeout * 1000),
+            announce_channel=_ANNOUNCE_CHANNEL,
+            announce_stream_id=stream_ids.announce,
+            announce_period_ns=self._announce_period_ns,
+            allowed_base_dirs=list(allowed_base_dirs),
+        )
+        if not self._conductor.wait_connected(connect_timeout):
+            why = self._conductor.status()["last_error"] or "no answer"
+            self._conductor.close()
+            raise MediaDriverUnavailable(
+                f"{why}; start one (tensorpool.MediaDriver({aeron_dir!r}) or aeronmd), check aeron_dir, or "
+                "let open() embed one with media_driver='auto'",
+                aeron_dir=aeron_dir,
+            )
+        _open_contexts.add(self)
+
+    @property
+    def embeds_media_driver(self) -> bool:
+        """Whether the media driver runs inside this process."""
+        return bool(self._conductor.status()["embeds_driver"])
+
+    @property
+    def connected(self) -> bool:
+        """Whether the media driver answers at the moment; it is reconnected by itself."""
+        return bool(self._conductor.status()["connected"])
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def producer(
+        self,
+        stream_id: int,
+        *,
+        pools: Sequence[str | int] | None = None,
+        nslots: int = 8,
+        descriptor_stream_id: int | None = None,
+        publish_timestamps: bool = False,
+        prefault: bool = True,
+    ) -> Producer:
+        """A producer that owns the memory of `stream_id`.
+
+        `pools` are the size classes of payloads (`["64KiB", "1MiB"]`), `nslots` how many frames a reader
+        may lag behind before they are overwritten: a power of two. All memory is allocated now.
+        """
+        self._check_open()
+        producer = StandaloneProducer.create(
+            self._conductor,
+            _checked_stream_id(stream_id),
+            base=self._base,
+            namespace=self.namespace,
+            nslots=nslots,
+            pools=parse_pools(pools),
+            descriptor_channel=descriptor_channel(),
+            descriptor_stream_id=descriptor_stream_id or self.stream_ids.descriptor,
+            announce_period_ns=self._announce_period_ns,
+            publish_timestamps=publish_timestamps,
+            prefault=prefault,
+        )
+        return self._ready(producer)
+
+    def consumer(
+        self,
+        stream_id: int,
+        *,
+        policy: Literal["stream", "latest"] = "stream",
+        idle: Literal["backoff", "busy-spin", "yield", "sleep"] = "backoff",
+        timeout: float | None = None,
+        max_outstanding_seq_gap: int = 256,
+        descriptor_stream_id: int | None = None,
+    ) -> Consumer:
+        """A consumer of `stream_id`; it maps the stream when its producer is heard, now or later.
+
+        `timeout` bounds each wait of an iteration. `policy="latest"` always gives the newest frame.
+        """
+        self._check_open()
+        if policy not in ("stream", "latest"):
+            raise ConfigError(f"policy {policy!r}: use 'stream' or 'latest'")
+        consumer = Consumer(
+            self._conductor,
+            stream_id=_checked_stream_id(stream_id),
+            descriptor_channel="aeron:ipc",
+            descriptor_stream_id=descriptor_stream_id or self.stream_ids.descriptor,
+            max_outstanding_seq_gap=max_outstanding_seq_gap,
+            freshness_ns=3 * self._announce_period_ns,
+            idle=idle,
+            latest_only=policy == "latest",
+        )
+        consumer._timeout = timeout
+        return self._ready(consumer)
+
+    def _ready(self, endpoint: _Endpoint) -> _Endpoint:
+        """Waits until Aeron has given the endpoint its handle."""
+        self._endpoints.add(endpoint)
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while not endpoint.is_ready:
+            if time.monotonic() > deadline:
+                endpoint.close()
+                why = self._conductor.status()["last_error"] or "it did not answer"
+                raise MediaDriverUnavailable(
+                    f"the media driver in {self.aeron_dir} gave no stream: {why}; check that it runs",
+                    aeron_dir=self.aeron_dir,
+                )
+            time.sleep(0.001)
+        return endpoint
+
+    def events(self, timeout: float | None = None) -> Iterator[Event]:
+        """What happened, in order; waits for more until closed, or until `timeout` seconds of silence."""
+        while (event := self._conductor.next_event(1e9 if timeout is None else timeout)) is not None:
+            yield Event(*event)
+
+    def on_event(self, callback: Callable[[Event], None]) -> None:
+        """Calls back for what has happened since the last look; returns at once."""
+        for event in self.events(timeout=0.0):
+            callback(event)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this context is closed; open a new one")
+
+    def close(self) -> None:
+        """Closes every producer and consumer, the connection, and an embedded media driver."""
+        if self._closed:
+            return
+        self._closed = True
+        for endpoint in list(self._endpoints):
+            endpoint.close()
+        self._conductor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _checked_stream_id(stream_id: int) -> int:
+    if not 0 < stream_id < 0xFFFF_FFFF:
+        raise ConfigError(f"stream id {stream_id}: use 1 to 4294967294, as in 10000")
+    return stream_id
+
+
+def open(
+    mode: Literal["standalone"] = "standalone",
+    *,
+    aeron_dir: str | None = None,
+    media_driver: Literal["auto", "external"] = "auto",
+    namespace: str = "default",
+    shm_base_dir: str | Path = "/dev/shm",
+    allowed_base_dirs: Sequence[str | Path] | None = None,
+    stream_ids: StreamIds | None = None,
+    connect_timeout: float = 10.0,
+    driver_timeout: float = 5.0,
+    announce_period: float = _ANNOUNCE_PERIOD_S,
+) -> Context:
+    """Connects this process; with nothing running, everything needed is embedded.
+
+    `mode="standalone"`: each producer owns and announces its memory. `media_driver="auto"` embeds Aeron's
+    media driver if none runs in `aeron_dir` (Aeron's default for this user), and does so again if it dies;
+    "external" only ever attaches. Consumers map regions below `allowed_base_dirs` (the base dir, if not
+    given) and nowhere else.
+    """
+    if mode != "standalone":
+        raise ConfigError(f"mode {mode!r}: use 'standalone'")
+    if media_driver not in ("auto", "external"):
+        raise ConfigError(f"media_driver {media_driver!r}: use 'auto' or 'external'")
+    base = Path(shm_base_dir)
+    return Context(
+        aeron_dir=aeron_dir or default_aeron_dir(),
+        embed=media_driver == "auto",
+        namespace=namespace,
+        shm_base_dir=base,
+        allowed_base_dirs=[Path(p) for p in allowed_base_dirs] if allowed_base_dirs is not None else [base],
+        stream_ids=stream_ids or StreamIds(),
+        connect_timeout=connect_timeout,
+        driver_timeout=driver_timeout,
+        announce_period=announce_period,
+    )
+
+
+@atexit.register
+def _close_all() -> None:
+    """A program that ends without closing leaves no media driver directory and no regions behind."""
+    for context in list(_open_contexts):
+        context.close()

@@ -1,0 +1,16 @@
+"""Shared memory as its owner sees it: sizes, directories, epochs, and what dead owners left behind."""
+
+from .epoch import EpochMark
+from .files import EpochFiles, create_epoch, remove_leftovers
+from .sizes import parse_pools, parse_size
+from .state import state_dir
+
+__all__ = [
+    "EpochFiles",
+    "EpochMark",
+    "create_epoch",
+    "parse_pools",
+    "parse_size",
+    "remove_leftovers",
+    "state_dir",
+]

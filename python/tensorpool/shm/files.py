@@ -1,0 +1,101 @@
+"""The files of an epoch, and what dead owners left behind."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import _native
+
+_SUPERBLOCK_BYTES = 64
+HEADER_RING = "header.ring"
+
+
+def user_name() -> str:
+    """The effective user, as it appears in the directory name."""
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        name = str(os.geteuid())
+    return _native.sanitize_user(name)
+
+
+def stream_dir(base: Path, namespace: str, stream_id: int) -> Path:
+    """`<base>/tensorpool-<user>/<namespace>/<stream_id>`: wire §15.21a.3."""
+    return base / f"tensorpool-{user_name()}" / namespace / str(stream_id)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochFiles:
+    """The regions of one epoch, owned by this process."""
+
+    directory: Path
+    epoch: int
+    nslots: int
+    header_uri: str
+    pools: list[tuple[int, int, str]]
+
+    def remove(self) -> None:
+        """Removes the regions, and the stream's directory if nothing else is in it."""
+        with suppress(FileNotFoundError):
+            _native.remove_epoch(self.directory)
+        with suppress(OSError):
+            self.directory.parent.rmdir()
+
+
+def create_epoch(
+    *, base: Path, namespace: str, stream_id: int, epoch: int, nslots: int, pools: list[tuple[int, int]]
+) -> EpochFiles:
+    """Makes the regions, fully allocated, private to this user. On an error nothing stays."""
+    directory, header_uri, made = _native.create_epoch(
+        base=base,
+        user=user_name(),
+        namespace=namespace,
+        stream_id=stream_id,
+        epoch=epoch,
+        nslots=nslots,
+        pools=pools,
+    )
+    return EpochFiles(Path(directory), epoch, nslots, header_uri, made)
+
+
+def remove_leftovers(stream: Path, *, stale_after_ns: int) -> list[int]:
+    """Removes epochs whose owner is dead: no recent activity *and* no such process.
+
+    Looks only at directories in the canonical layout. The caller holds the stream's lock.
+    """
+    removed = []
+    with suppress(FileNotFoundError):
+        for directory in list(stream.iterdir()):
+            if directory.name.isdecimal() and not directory.is_symlink() and _is_dead(directory, stale_after_ns):
+                with suppress(OSError):
+                    _native.remove_epoch(directory)
+                    removed.append(int(directory.name))
+    return removed
+
+
+def _is_dead(directory: Path, stale_after_ns: int) -> bool:
+    try:
+        with open(directory / HEADER_RING, "rb") as file:
+            head = file.read(_SUPERBLOCK_BYTES)
+        superblock = _native.read_superblock(head)
+    except (OSError, ValueError):
+        # Cut off in the making: nobody was ever told of it. Young ones may be in the making now.
+        return time.time_ns() - directory.stat().st_mtime_ns > stale_after_ns
+    age = time.monotonic_ns() - superblock["activity_timestamp_ns"]
+    # A reboot sets the monotonic clock back: activity from the future is from another boot.
+    return not 0 <= age <= stale_after_ns and not _is_alive(superblock["pid"])
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True

@@ -1,0 +1,28 @@
+"""Stream ids and channels that everybody uses unless told otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# An IPC publication waits for its slowest tethered reader. Ours are untethered, and the channel says how
+# soon one that does not poll is put to rest, so that it also holds under a foreign media driver.
+_UNTETHERED = (
+    "untethered-window-limit-timeout=10ms|untethered-linger-timeout=10ms|untethered-resting-timeout=1s"
+)
+DEFAULT_DESCRIPTOR_TERM_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StreamIds:
+    """Where each kind of message travels, on `aeron:ipc`."""
+
+    control: int = 1000
+    announce: int = 1001
+    descriptor: int = 1100
+    qos: int = 1200
+    metadata: int = 1300
+
+
+def descriptor_channel(term_bytes: int = DEFAULT_DESCRIPTOR_TERM_BYTES) -> str:
+    """The channel of a producer's own publication of descriptors."""
+    return f"aeron:ipc?term-length={term_bytes}|{_UNTETHERED}"
