@@ -65,7 +65,8 @@ lint: check-rust
 	@$(MAKE) --no-print-directory check-source
 	@$(MAKE) --no-print-directory native
 	@tools/step "stub of the native module" \
-	    env MYPYPATH=python python -m mypy.stubtest tensorpool._native
+	    env MYPYPATH=python python -m mypy.stubtest tensorpool._native \
+	        --allowlist tools/stubtest.allowlist --ignore-unused-allowlist
 	@tools/step clippy tools/like-maturin cargo clippy $(CARGO_FLAGS) --all-targets --quiet -- --deny warnings
 
 bench: $(NATIVE) $(BENCH_DEPENDENCIES)

@@ -7,7 +7,33 @@ from typing import Any, Self, SupportsIndex, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer, CapsuleType
+from typing_extensions import Buffer, CapsuleType, disjoint_base
+
+__all__ = [
+    "AeronCounter",
+    "Conductor",
+    "Consumer",
+    "FileLock",
+    "Frame",
+    "Mailbox",
+    "MediaDriver",
+    "Offered",
+    "Producer",
+    "Publication",
+    "Slot",
+    "Subscription",
+    "copy_bytes",
+    "create_epoch",
+    "default_aeron_dir",
+    "drop_reasons",
+    "media_driver_is_active",
+    "open_region",
+    "parse_region_uri",
+    "read_counters",
+    "read_superblock",
+    "remove_epoch",
+    "sanitize_user",
+]
 
 _Path: TypeAlias = str | PathLike[str]
 
@@ -29,6 +55,7 @@ class Conductor:
     def next_event(self, timeout: float) -> tuple[str, int, int | None, int | None, str] | None: ...
     def close(self) -> None: ...
 
+@disjoint_base
 class MediaDriver:
     def __new__(
         cls,
@@ -74,6 +101,7 @@ class Slot:
         traceback: TracebackType | None,
     ) -> bool: ...
 
+@disjoint_base
 class Producer:
     def __new__(
         cls,
@@ -125,6 +153,7 @@ class Producer:
     def counters(self) -> dict[str, int]: ...
     def close(self) -> None: ...
 
+@final
 class Frame:
     @property
     def stream_id(self) -> int: ...
@@ -162,8 +191,8 @@ class Frame:
     def __dlpack__(self, **kwargs: Any) -> CapsuleType: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
-    def __release_buffer__(self, buffer: memoryview, /) -> None: ...
 
+@disjoint_base
 class Consumer:
     def __new__(
         cls,
@@ -199,6 +228,19 @@ class Consumer:
     def close(self) -> None: ...
 
 @final
+class Mailbox:
+    def __new__(cls, conductor: Conductor, channel: str, stream_id: int, tags: Sequence[str]) -> Self: ...
+    def take(self, limit: int = 64, timeout: float = 0.0) -> list[bytes]: ...
+    def counters(self) -> dict[str, int]: ...
+    @property
+    def is_ready(self) -> bool: ...
+    @property
+    def is_connected(self) -> bool: ...
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None: ...
+
+@final
 class Publication:
     def __new__(cls, conductor: Conductor, channel: str, stream_id: int) -> Self: ...
     def offer(self, message: bytes) -> str: ...
@@ -225,12 +267,28 @@ class Subscription:
     def close(self) -> None: ...
 
 @final
+class AeronCounter:
+    def __new__(cls, conductor: Conductor, label: str, type_id: int, value: int = 0) -> Self: ...
+    def add(self, n: int) -> None: ...
+    def set(self, value: int) -> None: ...
+    @property
+    def value(self) -> int: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def counter_id(self) -> int | None: ...
+    @property
+    def failure(self) -> str | None: ...
+    def close(self) -> None: ...
+
+@final
 class FileLock:
     def __new__(cls, path: _Path, holder: str) -> Self: ...
     def release(self) -> None: ...
 
 def default_aeron_dir() -> str: ...
 def media_driver_is_active(aeron_dir: str, timeout_ms: int) -> bool: ...
+def read_counters(aeron_dir: str) -> list[tuple[int, int, int, str, bytes]]: ...
 def create_epoch(
     *,
     base: _Path,

@@ -58,28 +58,16 @@ fn take_string(bytes: &mut &[u8], what: &'static str) -> Result<String, &'static
 impl PoolAnnounce {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; MESSAGE_HEADER_LENGTH + usize::from(SHM_POOL_ANNOUNCE_BLOCK_LENGTH)];
-        put_message_header(
-            &mut out,
-            SHM_POOL_ANNOUNCE_BLOCK_LENGTH,
-            SHM_POOL_ANNOUNCE_TEMPLATE_ID,
-        );
+        put_message_header(&mut out, SHM_POOL_ANNOUNCE_BLOCK_LENGTH, SHM_POOL_ANNOUNCE_TEMPLATE_ID);
         let b = &mut out[MESSAGE_HEADER_LENGTH..];
         put_u32(b, SHM_POOL_ANNOUNCE_STREAM_ID, self.stream_id);
         put_u32(b, SHM_POOL_ANNOUNCE_PRODUCER_ID, self.producer_id);
         put_u64(b, SHM_POOL_ANNOUNCE_EPOCH, self.epoch);
-        put_u64(
-            b,
-            SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS,
-            self.timestamp_ns,
-        );
+        put_u64(b, SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS, self.timestamp_ns);
         b[SHM_POOL_ANNOUNCE_ANNOUNCE_CLOCK_DOMAIN] = self.clock_domain;
         put_u32(b, SHM_POOL_ANNOUNCE_LAYOUT_VERSION, self.layout_version);
         put_u32(b, SHM_POOL_ANNOUNCE_HEADER_NSLOTS, self.header_nslots);
-        put_u16(
-            b,
-            SHM_POOL_ANNOUNCE_HEADER_SLOT_BYTES,
-            self.header_slot_bytes,
-        );
+        put_u16(b, SHM_POOL_ANNOUNCE_HEADER_SLOT_BYTES, self.header_slot_bytes);
         out.extend(SHM_POOL_ANNOUNCE_PAYLOAD_POOLS_BLOCK_LENGTH.to_le_bytes());
         out.extend((self.pools.len() as u16).to_le_bytes());
         for pool in &self.pools {
@@ -191,10 +179,7 @@ mod tests {
     fn every_truncation_is_malformed() {
         let bytes = announce().encode();
         for len in 0..bytes.len() {
-            assert!(
-                matches!(PoolAnnounce::decode(&bytes[..len]), Seen::Malformed(_)),
-                "{len}"
-            );
+            assert!(matches!(PoolAnnounce::decode(&bytes[..len]), Seen::Malformed(_)), "{len}");
         }
     }
 
@@ -203,20 +188,14 @@ mod tests {
         let mut bytes = announce().encode();
         let group = MESSAGE_HEADER_LENGTH + usize::from(SHM_POOL_ANNOUNCE_BLOCK_LENGTH);
         put_u16(&mut bytes, group + 2, 65_535);
-        assert_eq!(
-            PoolAnnounce::decode(&bytes),
-            Seen::Malformed("payloadPools")
-        );
+        assert_eq!(PoolAnnounce::decode(&bytes), Seen::Malformed("payloadPools"));
     }
 
     #[test]
     fn an_unknown_clock_is_refused() {
         let mut bytes = announce().encode();
         bytes[MESSAGE_HEADER_LENGTH + SHM_POOL_ANNOUNCE_ANNOUNCE_CLOCK_DOMAIN] = 3;
-        assert_eq!(
-            PoolAnnounce::decode(&bytes),
-            Seen::Malformed("announceClockDomain")
-        );
+        assert_eq!(PoolAnnounce::decode(&bytes), Seen::Malformed("announceClockDomain"));
     }
 
     proptest! {

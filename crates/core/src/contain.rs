@@ -53,10 +53,7 @@ impl fmt::Display for ContainError {
                 )
             }
             Self::Missing => write!(f, "no such file"),
-            Self::Denied => write!(
-                f,
-                "permission denied; check owner, group and mode of the region"
-            ),
+            Self::Denied => write!(f, "permission denied; check owner, group and mode of the region"),
             Self::Symlink(p) => write!(f, "{} is a symbolic link", p.display()),
             Self::NotRegular(kind) => write!(f, "it is a {kind}, not a regular file"),
             Self::Swapped => write!(f, "the file was replaced while it was being opened"),
@@ -90,15 +87,9 @@ impl AllowedBases {
         for base in bases {
             let configured = base.as_ref().to_path_buf();
             let canonical = configured.canonicalize().map_err(|e| {
-                io::Error::new(
-                    e.kind(),
-                    format!("base directory {}: {e}", configured.display()),
-                )
+                io::Error::new(e.kind(), format!("base directory {}: {e}", configured.display()))
             })?;
-            all.push(Base {
-                configured,
-                canonical,
-            });
+            all.push(Base { configured, canonical });
         }
         Ok(Self(all))
     }
@@ -106,10 +97,8 @@ impl AllowedBases {
     /// The canonical base that holds `path`, and the rest of the path below it.
     fn locate<'p>(&self, path: &'p Path) -> Option<(&Path, &'p Path)> {
         self.0.iter().find_map(|base| {
-            let rest = path
-                .strip_prefix(&base.canonical)
-                .or_else(|_| path.strip_prefix(&base.configured))
-                .ok()?;
+            let rest =
+                path.strip_prefix(&base.canonical).or_else(|_| path.strip_prefix(&base.configured)).ok()?;
             (!rest.as_os_str().is_empty()).then_some((base.canonical.as_path(), rest))
         })
     }
@@ -136,9 +125,7 @@ fn is_normal(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     !bytes.windows(2).any(|w| w == b"//")
         && !bytes.ends_with(b"/")
-        && bytes
-            .split(|b| *b == b'/')
-            .all(|name| name != b"." && name != b"..")
+        && bytes.split(|b| *b == b'/').all(|name| name != b"." && name != b"..")
 }
 
 /// Opens the announced `path` if every check holds.
@@ -193,14 +180,9 @@ fn walk(base: &Path, rest: &Path, writable: bool) -> Result<File, ContainError> 
             at = openat(&at, name, directory | OFlags::NOFOLLOW, Mode::empty())
                 .map_err(|e| met_link(&at, name, e))?;
         } else {
-            let access = if writable {
-                OFlags::RDWR
-            } else {
-                OFlags::RDONLY
-            };
+            let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
             // NONBLOCK: a FIFO swapped in must not hold us.
-            let flags =
-                access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+            let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
             let fd = openat(&at, name, flags, Mode::empty()).map_err(|e| met_link(&at, name, e))?;
             return Ok(File::from(fd));
         }
@@ -212,11 +194,7 @@ fn walk(base: &Path, rest: &Path, writable: bool) -> Result<File, ContainError> 
 fn met_link(at: &OwnedFd, name: &OsStr, e: rustix::io::Errno) -> ContainError {
     let is_link = statat(at.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Symlink);
-    if is_link {
-        ContainError::Symlink(PathBuf::from(name))
-    } else {
-        e.into()
-    }
+    if is_link { ContainError::Symlink(PathBuf::from(name)) } else { e.into() }
 }
 
 #[cfg(test)]
@@ -245,10 +223,7 @@ mod tests {
             fs::remove_file(&path).unwrap();
             symlink(&outside, &path).unwrap();
         };
-        assert!(matches!(
-            open_with(&path, &bases, false, swap),
-            Err(ContainError::Symlink(_))
-        ));
+        assert!(matches!(open_with(&path, &bases, false, swap), Err(ContainError::Symlink(_))));
     }
 
     /// requirement: wire-15.21a.5-3, wire-15.21a.5-4
@@ -260,10 +235,7 @@ mod tests {
             fs::write(dir.path().join("other"), b"y").unwrap();
             fs::rename(dir.path().join("other"), &path).unwrap();
         };
-        assert!(matches!(
-            open_with(&path, &bases, false, swap),
-            Err(ContainError::Swapped)
-        ));
+        assert!(matches!(open_with(&path, &bases, false, swap), Err(ContainError::Swapped)));
     }
 
     /// requirement: wire-15.21a.5-3
@@ -290,16 +262,10 @@ mod tests {
         let path = base.join("a/b/file");
         let swap = || {
             fs::remove_file(&path).unwrap();
-            let status = std::process::Command::new("mkfifo")
-                .arg(&path)
-                .status()
-                .unwrap();
+            let status = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
             assert!(status.success());
         };
-        assert!(matches!(
-            open_with(&path, &bases, false, swap),
-            Err(ContainError::NotRegular("FIFO"))
-        ));
+        assert!(matches!(open_with(&path, &bases, false, swap), Err(ContainError::NotRegular("FIFO"))));
     }
 
     /// requirement: wire-15.21a.5-1
@@ -313,9 +279,6 @@ mod tests {
         assert!(open(&alias.join("a/b/file"), &bases, false).is_ok());
         fs::remove_file(&alias).unwrap();
         symlink(dir.path(), &alias).unwrap();
-        assert!(matches!(
-            open(&alias.join("outside"), &bases, false),
-            Err(ContainError::Outside)
-        ));
+        assert!(matches!(open(&alias.join("outside"), &bases, false), Err(ContainError::Outside)));
     }
 }

@@ -7,12 +7,10 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, Gid, Mode, OFlags, fallocate, fchmod, fchown, fstat, fsync,
-};
-use rustix::fs::{mkdirat, openat, unlinkat};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Gid, Mode, OFlags, fallocate, fchmod, fchown, fstat, fsync};
+use rustix::fs::{chmodat, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
 use crate::layout::*;
@@ -21,10 +19,11 @@ use crate::superblock::{Expected, RegionKind, Superblock, nslots_is_valid, strid
 use crate::uri::RegionUri;
 
 pub const HEADER_RING_FILE: &str = "header.ring";
-const DIRECTORY: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// How often a creation begins again because a directory vanished under it.
+const RETRIES: u32 = 16;
 
 pub fn pool_file(pool_id: u16) -> String {
     format!("{pool_id}.pool")
@@ -98,10 +97,7 @@ impl fmt::Display for CreateError {
 impl std::error::Error for CreateError {}
 
 fn io_error(path: impl Into<PathBuf>, error: impl Into<io::Error>) -> CreateError {
-    CreateError::Io {
-        path: path.into(),
-        error: error.into(),
-    }
+    CreateError::Io { path: path.into(), error: error.into() }
 }
 
 /// A user name that is safe as part of a directory name: nothing that could climb or hide.
@@ -109,20 +105,10 @@ pub fn sanitize_user(name: &str) -> String {
     let clean: String = name
         .chars()
         .take(64)
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') {
-                c
-            } else {
-                '_'
-            }
-        })
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' })
         .collect();
     let clean = clean.trim_start_matches('.').to_owned();
-    if clean.is_empty() {
-        "_".to_owned()
-    } else {
-        clean
-    }
+    if clean.is_empty() { "_".to_owned() } else { clean }
 }
 
 fn check_namespace(name: &str) -> Result<(), CreateError> {
@@ -139,10 +125,7 @@ impl EpochSpec {
     fn check(&self) -> Result<(), CreateError> {
         check_namespace(&self.namespace)?;
         if !self.base.is_absolute() {
-            return Err(CreateError::Invalid(format!(
-                "base directory {:?} is not absolute",
-                self.base
-            )));
+            return Err(CreateError::Invalid(format!("base directory {:?} is not absolute", self.base)));
         }
         if !nslots_is_valid(self.nslots) {
             return Err(CreateError::Invalid(format!(
@@ -151,9 +134,7 @@ impl EpochSpec {
             )));
         }
         if self.pools.is_empty() {
-            return Err(CreateError::Invalid(
-                "a stream needs at least one payload pool".into(),
-            ));
+            return Err(CreateError::Invalid("a stream needs at least one payload pool".into()));
         }
         for (i, pool) in self.pools.iter().enumerate() {
             if !stride_is_valid(pool.stride_bytes) {
@@ -163,10 +144,7 @@ impl EpochSpec {
                 )));
             }
             if pool.pool_id == 0 || self.pools[..i].iter().any(|p| p.pool_id == pool.pool_id) {
-                return Err(CreateError::Invalid(format!(
-                    "pool id {} is 0 or used twice",
-                    pool.pool_id
-                )));
+                return Err(CreateError::Invalid(format!("pool id {} is 0 or used twice", pool.pool_id)));
             }
         }
         Ok(())
@@ -184,45 +162,61 @@ impl EpochSpec {
 
     /// The bytes all regions of the epoch take.
     pub fn total_bytes(&self) -> u64 {
-        let pools = self
-            .pools
-            .iter()
-            .map(|p| pool_kind(*p).region_bytes(self.nslots))
-            .sum::<u64>();
+        let pools = self.pools.iter().map(|p| pool_kind(*p).region_bytes(self.nslots)).sum::<u64>();
         RegionKind::HeaderRing.region_bytes(self.nslots) + pools
     }
 }
 
 fn pool_kind(pool: PoolSpec) -> RegionKind {
-    RegionKind::PayloadPool {
-        pool_id: pool.pool_id,
-        stride_bytes: pool.stride_bytes,
-    }
+    RegionKind::PayloadPool { pool_id: pool.pool_id, stride_bytes: pool.stride_bytes }
 }
 
 /// Makes the directory and every region, fully allocated and synced. On any error nothing stays.
 pub fn create_epoch(spec: &EpochSpec, pid: u64, now_ns: u64) -> Result<EpochFiles, CreateError> {
     spec.check()?;
     let user = format!("tensorpool-{}", sanitize_user(&spec.user));
-    let names = [user, spec.namespace.clone(), spec.stream_id.to_string()];
-    let mut path = spec
-        .base
-        .canonicalize()
-        .map_err(|e| io_error(&spec.base, e))?;
-    let mut at = openat(CWD, &path, DIRECTORY, Mode::empty()).map_err(|e| io_error(&path, e))?;
-    for name in &names {
+    let names = [user, spec.namespace.clone(), spec.stream_id.to_string(), spec.epoch.to_string()];
+    let base = spec.base.canonicalize().map_err(|e| io_error(&spec.base, e))?;
+    let mut tries = 0;
+    loop {
+        let mut fresh = Vec::new();
+        let made = make_directories(&base, &names, spec, &mut fresh).and_then(|(dir, path)| {
+            fill(&dir, spec, &path, pid, now_ns).inspect_err(|_| {
+                let _ = remove_files(&dir);
+            })
+        });
+        if made.is_err() {
+            for path in fresh.iter().rev() {
+                let _ = unlinkat(CWD, path, AtFlags::REMOVEDIR);
+            }
+        }
+        match made {
+            // An owner that leaves removes what it leaves empty, perhaps right under us.
+            Err(CreateError::Io { error, .. })
+                if error.kind() == io::ErrorKind::NotFound && tries < RETRIES =>
+            {
+                tries += 1;
+            }
+            made => return made,
+        }
+    }
+}
+
+/// Goes down from the base, making what is missing; the last name must be new.
+/// What was made is in `fresh`, also when it fails half-way.
+fn make_directories(
+    base: &Path,
+    names: &[String],
+    spec: &EpochSpec,
+    fresh: &mut Vec<PathBuf>,
+) -> Result<(OwnedFd, PathBuf), CreateError> {
+    let mut path = base.to_path_buf();
+    let mut at = openat(CWD, base, DIRECTORY, Mode::empty()).map_err(|e| io_error(base, e))?;
+    for (i, name) in names.iter().enumerate() {
         path.push(name);
-        at = make_directory(&at, name, &path, spec, false)?;
+        at = make_directory(&at, name, &path, spec, i + 1 == names.len(), fresh)?;
     }
-    let epoch = spec.epoch.to_string();
-    path.push(&epoch);
-    let dir = make_directory(&at, &epoch, &path, spec, true)?;
-    let made = fill(&dir, spec, &path, pid, now_ns);
-    if made.is_err() {
-        let _ = remove_files(&dir);
-        let _ = unlinkat(&at, &epoch, AtFlags::REMOVEDIR);
-    }
-    made
+    Ok((at, path))
 }
 
 fn make_directory(
@@ -231,9 +225,15 @@ fn make_directory(
     path: &PathBuf,
     spec: &EpochSpec,
     must_be_new: bool,
+    made: &mut Vec<PathBuf>,
 ) -> Result<OwnedFd, CreateError> {
     let fresh = match mkdirat(at, name, Mode::from_raw_mode(0o700)) {
-        Ok(()) => true,
+        Ok(()) => {
+            made.push(path.clone());
+            // A strict umask may have left us out of our own directory.
+            chmodat(at, name, Mode::from_raw_mode(0o700), AtFlags::empty()).map_err(|e| io_error(path, e))?;
+            true
+        }
         Err(Errno::EXIST) if must_be_new => return Err(CreateError::Exists(path.clone())),
         Err(Errno::EXIST) => false,
         Err(e) => return Err(io_error(path, e)),
@@ -243,10 +243,7 @@ fn make_directory(
     let me = rustix::process::geteuid().as_raw();
     // Someone who may write in the base could have made this directory first, as a trap.
     if stat.st_uid != me {
-        return Err(CreateError::ForeignOwner {
-            path: path.clone(),
-            uid: stat.st_uid,
-        });
+        return Err(CreateError::ForeignOwner { path: path.clone(), uid: stat.st_uid });
     }
     if fresh {
         set_group(&fd, spec, path)?;
@@ -266,21 +263,15 @@ fn set_group(fd: &OwnedFd, spec: &EpochSpec, path: &PathBuf) -> Result<(), Creat
 fn fill(
     dir: &OwnedFd,
     spec: &EpochSpec,
-    path: &std::path::Path,
+    path: &Path,
     pid: u64,
     now_ns: u64,
 ) -> Result<EpochFiles, CreateError> {
     let make = |name: &str, kind| {
         let path = path.join(name);
         make_region(dir, name, &path, spec, kind, pid, now_ns)?;
-        let text = path
-            .to_str()
-            .ok_or_else(|| CreateError::Invalid(format!("{path:?} is not UTF-8")))?;
-        let uri = RegionUri {
-            path: text.to_owned(),
-            require_hugepages: spec.require_hugepages,
-        }
-        .to_string();
+        let text = path.to_str().ok_or_else(|| CreateError::Invalid(format!("{path:?} is not UTF-8")))?;
+        let uri = RegionUri { path: text.to_owned(), require_hugepages: spec.require_hugepages }.to_string();
         RegionUri::parse(&uri).map_err(|e| CreateError::Invalid(format!("{uri}: {e}")))?;
         Ok(uri)
     };
@@ -290,11 +281,7 @@ fn fill(
     }
     let header_uri = make(HEADER_RING_FILE, RegionKind::HeaderRing)?;
     fsync(dir).map_err(|e| io_error(path, e))?;
-    Ok(EpochFiles {
-        directory: path.to_path_buf(),
-        header_uri,
-        pools,
-    })
+    Ok(EpochFiles { directory: path.to_path_buf(), header_uri, pools })
 }
 
 fn make_region(
@@ -321,18 +308,12 @@ fn make_region(
     match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
         Ok(()) => {}
         Err(Errno::NOSPC | Errno::NOMEM | Errno::DQUOT | Errno::FBIG) => {
-            return Err(CreateError::NoSpace {
-                path: path.clone(),
-                bytes,
-            });
+            return Err(CreateError::NoSpace { path: path.clone(), bytes });
         }
         Err(e) => return Err(io_error(path, e)),
     }
     let region = Region::map(&file, bytes, Access::Write).map_err(|fault| match fault {
-        Fault::Map(error) => CreateError::Io {
-            path: path.clone(),
-            error,
-        },
+        Fault::Map(error) => CreateError::Io { path: path.clone(), error },
         other => CreateError::Invalid(format!("{other:?}")),
     })?;
     region.write_superblock(&Superblock::new(&spec.expected(kind), pid, now_ns));
@@ -344,9 +325,7 @@ fn remove_files(dir: &OwnedFd) -> io::Result<()> {
     for entry in rustix::fs::Dir::read_from(dir)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy();
-        let pool = name
-            .strip_suffix(".pool")
-            .is_some_and(|id| id.parse::<u16>().is_ok());
+        let pool = name.strip_suffix(".pool").is_some_and(|id| id.parse::<u16>().is_ok());
         if pool || name == HEADER_RING_FILE {
             unlinkat(dir, entry.file_name(), AtFlags::empty())?;
         }
@@ -356,7 +335,7 @@ fn remove_files(dir: &OwnedFd) -> io::Result<()> {
 
 /// Removes an epoch directory and its regions. Mapped memory stays valid for whoever holds it.
 /// A directory that holds anything else is left standing with an error.
-pub fn remove_epoch(directory: &std::path::Path) -> io::Result<()> {
+pub fn remove_epoch(directory: &Path) -> io::Result<()> {
     let dir = openat(CWD, directory, DIRECTORY, Mode::empty())?;
     remove_files(&dir)?;
     Ok(unlinkat(CWD, directory, AtFlags::REMOVEDIR)?)

@@ -1,6 +1,7 @@
 //! `FrameDescriptor`: the 48 bytes that tell a consumer of one frame (wire §10.2.1).
 
 use crate::layout::*;
+use crate::seqlock::MAX_SEQ;
 
 pub const FRAME_DESCRIPTOR_ENCODED_LENGTH: usize =
     MESSAGE_HEADER_LENGTH + FRAME_DESCRIPTOR_BLOCK_LENGTH as usize;
@@ -29,25 +30,13 @@ pub enum Seen {
 impl FrameDescriptor {
     #[inline]
     pub fn encode(&self, bytes: &mut [u8]) {
-        put_message_header(
-            bytes,
-            FRAME_DESCRIPTOR_BLOCK_LENGTH,
-            FRAME_DESCRIPTOR_TEMPLATE_ID,
-        );
+        put_message_header(bytes, FRAME_DESCRIPTOR_BLOCK_LENGTH, FRAME_DESCRIPTOR_TEMPLATE_ID);
         let b = &mut bytes[MESSAGE_HEADER_LENGTH..];
         put_u32(b, FRAME_DESCRIPTOR_STREAM_ID, self.stream_id);
         put_u64(b, FRAME_DESCRIPTOR_EPOCH, self.epoch);
         put_u64(b, FRAME_DESCRIPTOR_SEQ, self.seq);
-        put_u64(
-            b,
-            FRAME_DESCRIPTOR_TIMESTAMP_NS,
-            self.timestamp_ns.unwrap_or(NULL_U64),
-        );
-        put_u32(
-            b,
-            FRAME_DESCRIPTOR_META_VERSION,
-            self.meta_version.unwrap_or(NULL_U32),
-        );
+        put_u64(b, FRAME_DESCRIPTOR_TIMESTAMP_NS, self.timestamp_ns.unwrap_or(NULL_U64));
+        put_u32(b, FRAME_DESCRIPTOR_META_VERSION, self.meta_version.unwrap_or(NULL_U32));
         put_u64(b, FRAME_DESCRIPTOR_TRACE_ID, self.trace_id);
     }
 
@@ -71,6 +60,10 @@ impl FrameDescriptor {
             return Seen::Malformed;
         }
         let b = &bytes[MESSAGE_HEADER_LENGTH..];
+        // A commit word holds 63 bits of it: one more would name the slot of another frame.
+        if get_u64(b, FRAME_DESCRIPTOR_SEQ) > MAX_SEQ {
+            return Seen::Malformed;
+        }
         let timestamp_ns = get_u64(b, FRAME_DESCRIPTOR_TIMESTAMP_NS);
         let meta_version = get_u32(b, FRAME_DESCRIPTOR_META_VERSION);
         Seen::Descriptor(Self {
@@ -109,16 +102,8 @@ mod tests {
         let b = bytes(PLAIN);
         assert_eq!(b[28..40], [0xFF; 12]);
         assert_eq!(FrameDescriptor::decode(&b), Seen::Descriptor(PLAIN));
-        let full = FrameDescriptor {
-            timestamp_ns: Some(0),
-            meta_version: Some(0),
-            trace_id: 5,
-            ..PLAIN
-        };
-        assert_eq!(
-            FrameDescriptor::decode(&bytes(full)),
-            Seen::Descriptor(full)
-        );
+        let full = FrameDescriptor { timestamp_ns: Some(0), meta_version: Some(0), trace_id: 5, ..PLAIN };
+        assert_eq!(FrameDescriptor::decode(&bytes(full)), Seen::Descriptor(full));
     }
 
     #[test]
@@ -135,6 +120,13 @@ mod tests {
         assert_eq!(FrameDescriptor::decode(&longer), Seen::Malformed);
         put_u16(&mut longer, MESSAGE_HEADER_BLOCK_LENGTH, 39);
         assert_eq!(FrameDescriptor::decode(&longer), Seen::Malformed);
+    }
+
+    #[test]
+    fn a_sequence_that_no_commit_word_can_hold_is_malformed() {
+        let at = |seq| FrameDescriptor { seq, ..PLAIN };
+        assert_eq!(FrameDescriptor::decode(&bytes(at(MAX_SEQ))), Seen::Descriptor(at(MAX_SEQ)));
+        assert_eq!(FrameDescriptor::decode(&bytes(at(MAX_SEQ + 1))), Seen::Malformed);
     }
 
     #[test]

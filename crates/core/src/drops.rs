@@ -38,7 +38,7 @@ drops! {
     NotCommitted = "not_committed", true;
     /// The slot still held an earlier frame.
     Stale = "stale", true;
-    /// Too far behind: skipped to the newest frame.
+    /// Too far behind: skipped ahead in the ring.
     Resync = "resync", true;
     /// The media driver put this reader to rest because it did not poll.
     Rested = "rested", true;
@@ -103,11 +103,7 @@ impl DropCounters {
     }
 
     pub fn in_span(&self) -> u64 {
-        Drop::ALL
-            .iter()
-            .filter(|d| d.in_span())
-            .map(|d| self.get(*d))
-            .sum()
+        Drop::ALL.iter().filter(|d| d.in_span()).map(|d| self.get(*d)).sum()
     }
 }
 

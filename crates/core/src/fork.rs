@@ -6,14 +6,32 @@
 //! write into it), every registered lock descriptor is closed, and the generation is bumped, by
 //! which every handle knows that it belongs to another process.
 
+use std::cell::UnsafeCell;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
-static HELD: AtomicBool = AtomicBool::new(false);
 static INSTALL: Once = Once::new();
-static mut MAPPINGS: Vec<(usize, usize)> = Vec::new();
-static mut DESCRIPTORS: Vec<i32> = Vec::new();
+static REGISTRY: Registry = Registry { held: AtomicBool::new(false), things: UnsafeCell::new(Things::NONE) };
+
+/// A spin lock of our own: `fork` takes it in the parent and lets go of it in both processes, which a
+/// mutex of the standard library does not allow.
+struct Registry {
+    held: AtomicBool,
+    things: UnsafeCell<Things>,
+}
+
+struct Things {
+    mappings: Vec<(usize, usize)>,
+    descriptors: Vec<i32>,
+}
+
+impl Things {
+    const NONE: Self = Self { mappings: Vec::new(), descriptors: Vec::new() };
+}
+
+// SAFETY: the things are touched only while `held`.
+unsafe impl Sync for Registry {}
 
 /// Changes in every forked child. A handle remembers the one it was made in.
 #[inline]
@@ -39,39 +57,38 @@ impl Birth {
 }
 
 fn acquire() {
-    while HELD.swap(true, Ordering::Acquire) {
+    while REGISTRY.held.swap(true, Ordering::Acquire) {
         std::thread::yield_now();
     }
 }
 
 fn release() {
-    HELD.store(false, Ordering::Release);
+    REGISTRY.held.store(false, Ordering::Release);
 }
 
-/// Runs `f` on both registries under the lock that `fork` also takes.
-fn with_registry<T>(f: impl FnOnce(&mut Vec<(usize, usize)>, &mut Vec<i32>) -> T) -> T {
+/// Runs `f` on the registry under the lock that `fork` also takes.
+fn with_registry(f: impl FnOnce(&mut Things)) {
     install();
     acquire();
-    // SAFETY: the spin lock is held, and nothing else touches these statics outside a fork handler.
-    let result = unsafe { f(&mut *(&raw mut MAPPINGS), &mut *(&raw mut DESCRIPTORS)) };
+    // SAFETY: the lock is held.
+    f(unsafe { &mut *REGISTRY.things.get() });
     release();
-    result
 }
 
 pub fn register_mapping(addr: *const u8, len: usize) {
-    with_registry(|m, _| m.push((addr as usize, len)));
+    with_registry(|t| t.mappings.push((addr as usize, len)));
 }
 
 pub fn forget_mapping(addr: *const u8) {
-    with_registry(|m, _| m.retain(|(a, _)| *a != addr as usize));
+    with_registry(|t| t.mappings.retain(|(a, _)| *a != addr as usize));
 }
 
 pub fn register_descriptor(fd: i32) {
-    with_registry(|_, d| d.push(fd));
+    with_registry(|t| t.descriptors.push(fd));
 }
 
 pub fn forget_descriptor(fd: i32) {
-    with_registry(|_, d| d.retain(|x| *x != fd));
+    with_registry(|t| t.descriptors.retain(|x| *x != fd));
 }
 
 fn install() {
@@ -92,10 +109,11 @@ extern "C" fn parent() {
 /// Only what is allowed between fork and exec: system calls and plain memory.
 extern "C" fn child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: single-threaded here, and `prepare` took the lock, so the vectors are whole. Each
-    // mapping is still registered, thus still mapped; MAP_FIXED replaces exactly it.
+    // SAFETY: single-threaded here, and `prepare` took the lock, so the registry is whole. Each mapping
+    // is still registered, thus still mapped; MAP_FIXED replaces exactly it.
     unsafe {
-        for (addr, len) in &*(&raw const MAPPINGS) {
+        let things = &mut *REGISTRY.things.get();
+        for (addr, len) in &things.mappings {
             libc::mmap(
                 *addr as *mut libc::c_void,
                 *len,
@@ -105,10 +123,10 @@ extern "C" fn child() {
                 0,
             );
         }
-        for fd in &*(&raw const DESCRIPTORS) {
+        for fd in &things.descriptors {
             libc::close(*fd);
         }
-        (*(&raw mut DESCRIPTORS)).clear();
+        things.descriptors.clear();
     }
     release();
 }

@@ -123,6 +123,12 @@ pub const PROGRESS_UNIT_NONE: u8 = 0;
 pub const PROGRESS_UNIT_ROWS: u8 = 1;
 pub const PROGRESS_UNIT_COLUMNS: u8 = 2;
 
+pub const SERVICE_SCHEMA_ID: u16 = 920;
+pub const SERVICE_SCHEMA_VERSION: u16 = 1;
+pub const EVENT_MESSAGE_TEMPLATE_ID: u16 = 1;
+/// The block; `tag`, `key` and `value` follow as var-data, each behind a u32 length.
+pub const EVENT_MESSAGE_BLOCK_LENGTH: u16 = 48;
+
 pub const NULL_U16: u16 = u16::MAX;
 pub const NULL_U32: u32 = u32::MAX;
 pub const NULL_U64: u64 = u64::MAX;

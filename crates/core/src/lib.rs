@@ -13,6 +13,7 @@ pub mod copy;
 pub mod create;
 pub mod descriptor;
 pub mod drops;
+pub mod event;
 pub mod fork;
 pub mod layout;
 pub mod lock;

@@ -28,13 +28,19 @@ pub struct FileLock {
     birth: Birth,
 }
 
-/// Tries to take the write lock on byte 0. False: another open file description holds it.
-pub fn try_lock(file: &File) -> io::Result<bool> {
+/// A write lock on byte 0.
+fn write_lock() -> libc::flock {
     // SAFETY: a zeroed flock is valid; l_pid must be 0 for OFD locks.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     lock.l_len = 1;
+    lock
+}
+
+/// Tries to take the write lock on byte 0. False: another open file description holds it.
+pub fn try_lock(file: &File) -> io::Result<bool> {
+    let lock = write_lock();
     // SAFETY: the descriptor is open and the struct lives through the call.
     let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
     if rc == 0 {
@@ -45,6 +51,17 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
         Some(libc::EAGAIN | libc::EACCES) => Ok(false),
         _ => Err(error),
     }
+}
+
+/// Whether nobody holds the lock at `path`, or there is none. Takes nothing.
+pub fn is_free(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else {
+        return true;
+    };
+    let mut lock = write_lock();
+    // SAFETY: the descriptor is open and the struct lives through the call.
+    let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    rc == 0 && lock.l_type == libc::F_UNLCK as libc::c_short
 }
 
 impl FileLock {
@@ -67,10 +84,7 @@ impl FileLock {
         file.seek(SeekFrom::Start(0))?;
         file.write_all(holder.as_bytes())?;
         fork::register_descriptor(file.as_raw_fd());
-        Ok(Self {
-            file: Some(file),
-            birth: Birth::here(),
-        })
+        Ok(Self { file: Some(file), birth: Birth::here() })
     }
 }
 
@@ -96,10 +110,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let held = FileLock::acquire(&path, "pid 1").unwrap();
-        assert!(
-            matches!(FileLock::acquire(&path, "pid 2"), Err(LockError::Held(who)) if who == "pid 1")
-        );
+        assert!(matches!(FileLock::acquire(&path, "pid 2"), Err(LockError::Held(who)) if who == "pid 1"));
+        assert!(!is_free(&path));
         drop(held);
+        assert!(is_free(&path));
         assert!(FileLock::acquire(&path, "pid 2").is_ok());
     }
 }

@@ -67,11 +67,7 @@ pub struct Judge {
 impl Judge {
     /// `freshness_ns`: three announce periods, unless configured.
     pub fn new(freshness_ns: u64) -> Self {
-        Self {
-            freshness_ns,
-            highest_epoch: 0,
-            highest_heard_ns: 0,
-        }
+        Self { freshness_ns, highest_epoch: 0, highest_heard_ns: 0 }
     }
 
     pub fn freshness_ns(&self) -> u64 {
@@ -84,22 +80,12 @@ impl Judge {
     }
 
     /// An announce arrived. `join_ns`: when the image it came by became available.
-    pub fn on_announce(
-        &mut self,
-        announce: &PoolAnnounce,
-        join_ns: u64,
-        held: Held,
-        now: Now,
-    ) -> Action {
+    pub fn on_announce(&mut self, announce: &PoolAnnounce, join_ns: u64, held: Held, now: Now) -> Action {
         let monotonic = announce.clock_domain == CLOCK_DOMAIN_MONOTONIC;
         if monotonic && announce.timestamp_ns < join_ns {
             return Action::Ignore(Ignored::BeforeJoin);
         }
-        let clock = if monotonic {
-            now.monotonic_ns
-        } else {
-            now.realtime_ns
-        };
+        let clock = if monotonic { now.monotonic_ns } else { now.realtime_ns };
         if !self.is_fresh(announce.timestamp_ns, clock) {
             return Action::Ignore(Ignored::Stale);
         }
@@ -131,14 +117,8 @@ mod tests {
     use crate::layout::CLOCK_DOMAIN_REALTIME_SYNCED;
 
     const S: u64 = 1_000_000_000;
-    const NOW: Now = Now {
-        monotonic_ns: 100 * S,
-        realtime_ns: 5_000 * S,
-    };
-    const ACTIVE: Held = Held::Mapped {
-        epoch: 7,
-        active: true,
-    };
+    const NOW: Now = Now { monotonic_ns: 100 * S, realtime_ns: 5_000 * S };
+    const ACTIVE: Held = Held::Mapped { epoch: 7, active: true };
 
     fn announce(epoch: u64, timestamp_ns: u64, clock_domain: u8) -> PoolAnnounce {
         PoolAnnounce {
@@ -167,10 +147,7 @@ mod tests {
     #[test]
     fn an_announce_older_than_the_window_is_ignored() {
         let at = |age: u64| announce(7, NOW.monotonic_ns - age, CLOCK_DOMAIN_MONOTONIC);
-        assert_eq!(
-            judge().on_announce(&at(3 * S), 0, Held::Unmapped, NOW),
-            Action::Map
-        );
+        assert_eq!(judge().on_announce(&at(3 * S), 0, Held::Unmapped, NOW), Action::Map);
         assert_eq!(
             judge().on_announce(&at(3 * S + 1), 0, Held::Unmapped, NOW),
             Action::Ignore(Ignored::Stale)
@@ -182,85 +159,46 @@ mod tests {
     fn a_monotonic_announce_from_before_the_join_is_ignored() {
         let a = announce(7, NOW.monotonic_ns - S, CLOCK_DOMAIN_MONOTONIC);
         let join = NOW.monotonic_ns - S + 1;
-        assert_eq!(
-            judge().on_announce(&a, join, Held::Unmapped, NOW),
-            Action::Ignore(Ignored::BeforeJoin)
-        );
-        assert_eq!(
-            judge().on_announce(&a, join - 1, Held::Unmapped, NOW),
-            Action::Map
-        );
+        assert_eq!(judge().on_announce(&a, join, Held::Unmapped, NOW), Action::Ignore(Ignored::BeforeJoin));
+        assert_eq!(judge().on_announce(&a, join - 1, Held::Unmapped, NOW), Action::Map);
     }
 
     /// requirement: wire-10.1.1-4
     #[test]
     fn a_realtime_announce_is_judged_by_freshness_alone() {
         let at = |age: u64| announce(7, NOW.realtime_ns - age, CLOCK_DOMAIN_REALTIME_SYNCED);
-        assert_eq!(
-            judge().on_announce(&at(2 * S), u64::MAX, Held::Unmapped, NOW),
-            Action::Map
-        );
-        assert_eq!(
-            judge().on_announce(&at(4 * S), 0, Held::Unmapped, NOW),
-            Action::Ignore(Ignored::Stale)
-        );
+        assert_eq!(judge().on_announce(&at(2 * S), u64::MAX, Held::Unmapped, NOW), Action::Map);
+        assert_eq!(judge().on_announce(&at(4 * S), 0, Held::Unmapped, NOW), Action::Ignore(Ignored::Stale));
     }
 
     /// requirement: wire-10.1.1-2, wire-15.2-1, wire-15.21-5
     #[test]
     fn the_highest_epoch_wins_and_any_other_means_a_new_mapping() {
         let mut j = judge();
-        assert_eq!(
-            j.on_announce(&fresh(7), 0, Held::Unmapped, NOW),
-            Action::Map
-        );
+        assert_eq!(j.on_announce(&fresh(7), 0, Held::Unmapped, NOW), Action::Map);
         assert_eq!(j.on_announce(&fresh(7), 0, ACTIVE, NOW), Action::Keep);
-        assert_eq!(
-            j.on_announce(&fresh(6), 0, ACTIVE, NOW),
-            Action::Ignore(Ignored::OlderEpoch)
-        );
+        assert_eq!(j.on_announce(&fresh(6), 0, ACTIVE, NOW), Action::Ignore(Ignored::OlderEpoch));
         assert_eq!(j.on_announce(&fresh(8), 0, ACTIVE, NOW), Action::Map);
-        assert_eq!(
-            j.on_announce(&fresh(7), 0, Held::Unmapped, NOW),
-            Action::Ignore(Ignored::OlderEpoch)
-        );
+        assert_eq!(j.on_announce(&fresh(7), 0, Held::Unmapped, NOW), Action::Ignore(Ignored::OlderEpoch));
     }
 
     #[test]
     fn a_lower_epoch_is_believed_once_the_higher_one_fell_silent() {
         let mut j = judge();
         j.on_announce(&fresh(7), 0, Held::Unmapped, NOW);
-        let later = Now {
-            monotonic_ns: NOW.monotonic_ns + 4 * S,
-            ..NOW
-        };
+        let later = Now { monotonic_ns: NOW.monotonic_ns + 4 * S, ..NOW };
         let a = announce(6, later.monotonic_ns, CLOCK_DOMAIN_MONOTONIC);
         let mapped = |active| Held::Mapped { epoch: 7, active };
-        assert_eq!(
-            j.clone().on_announce(&a, 0, mapped(true), later),
-            Action::Ignore(Ignored::OlderEpoch)
-        );
+        assert_eq!(j.clone().on_announce(&a, 0, mapped(true), later), Action::Ignore(Ignored::OlderEpoch));
         assert_eq!(j.on_announce(&a, 0, mapped(false), later), Action::Map);
     }
 
     /// requirement: wire-15.1-1
     #[test]
     fn an_unknown_layout_is_ignored() {
-        let a = PoolAnnounce {
-            layout_version: 2,
-            ..fresh(7)
-        };
-        assert_eq!(
-            judge().on_announce(&a, 0, Held::Unmapped, NOW),
-            Action::Ignore(Ignored::Layout)
-        );
-        let a = PoolAnnounce {
-            header_slot_bytes: 512,
-            ..fresh(7)
-        };
-        assert_eq!(
-            judge().on_announce(&a, 0, Held::Unmapped, NOW),
-            Action::Ignore(Ignored::Layout)
-        );
+        let a = PoolAnnounce { layout_version: 2, ..fresh(7) };
+        assert_eq!(judge().on_announce(&a, 0, Held::Unmapped, NOW), Action::Ignore(Ignored::Layout));
+        let a = PoolAnnounce { header_slot_bytes: 512, ..fresh(7) };
+        assert_eq!(judge().on_announce(&a, 0, Held::Unmapped, NOW), Action::Ignore(Ignored::Layout));
     }
 }

@@ -25,11 +25,7 @@ pub struct Order {
 
 impl Order {
     pub fn new(nslots: u32) -> Self {
-        Self {
-            states: vec![State::Free; nslots as usize],
-            next: 0,
-            oldest: 0,
-        }
+        Self { states: vec![State::Free; nslots as usize], next: 0, oldest: 0 }
     }
 
     fn slot(&mut self, seq: u64) -> &mut State {
@@ -87,6 +83,13 @@ impl Order {
         None
     }
 
+    /// The end: how many committed frames still waited for an older claim.
+    pub fn give_up(&mut self) -> u64 {
+        let waiting = (self.oldest..self.next).filter(|seq| *self.slot(*seq) == State::Committed).count();
+        self.oldest = self.next;
+        waiting as u64
+    }
+
     /// The sequence the next frame gets.
     pub fn next_seq(&self) -> u64 {
         self.next
@@ -136,6 +139,18 @@ mod tests {
         assert!(order.abandon(a));
         order.commit(b);
         assert_eq!(order.release(), Some(b));
+    }
+
+    #[test]
+    fn what_waits_behind_a_claim_at_the_end_is_counted() {
+        let mut order = Order::new(4);
+        let _claim = order.take().unwrap();
+        for _ in 0..2 {
+            let seq = order.take().unwrap();
+            order.commit(seq);
+        }
+        assert_eq!(order.give_up(), 2);
+        assert_eq!(order.give_up(), 0);
     }
 
     proptest! {

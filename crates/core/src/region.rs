@@ -73,18 +73,12 @@ impl fmt::Display for RegionError {
             Fault::Uri(e) => write!(f, "{e}"),
             Fault::Path(e) => write!(f, "{e}"),
             Fault::TooShort { found, needed } => {
-                write!(
-                    f,
-                    "the file has {found} bytes, its superblock needs {needed}"
-                )
+                write!(f, "the file has {found} bytes, its superblock needs {needed}")
             }
             Fault::Superblock(m) => write!(f, "{m}"),
             Fault::Stride(s) => write!(f, "stride {s} is not a power of two of at least 64"),
             Fault::Nslots(n) => write!(f, "{n} slots is not a power of two"),
-            Fault::NotHugepages => write!(
-                f,
-                "require_hugepages is set, and the file is not on hugetlbfs"
-            ),
+            Fault::NotHugepages => write!(f, "require_hugepages is set, and the file is not on hugetlbfs"),
             Fault::Map(e) => write!(f, "cannot be mapped: {e}"),
         }
     }
@@ -129,10 +123,8 @@ impl Region {
         bases: &AllowedBases,
         access: Access,
     ) -> Result<Self, RegionError> {
-        Self::open_inner(uri, expected, bases, access).map_err(|fault| RegionError {
-            uri: uri.to_owned(),
-            fault,
-        })
+        Self::open_inner(uri, expected, bases, access)
+            .map_err(|fault| RegionError { uri: uri.to_owned(), fault })
     }
 
     fn open_inner(
@@ -150,26 +142,20 @@ impl Region {
             return Err(Fault::Stride(stride_bytes));
         }
         let parsed = RegionUri::parse(uri).map_err(Fault::Uri)?;
-        let file = contain::open(Path::new(&parsed.path), bases, access == Access::Write)
-            .map_err(Fault::Path)?;
+        let file =
+            contain::open(Path::new(&parsed.path), bases, access == Access::Write).map_err(Fault::Path)?;
         let huge_page = huge_page_bytes(&file).map_err(Fault::Map)?;
         if parsed.require_hugepages && huge_page.is_none() {
             return Err(Fault::NotHugepages);
         }
         let found = file.metadata().map_err(Fault::Map)?.size();
         if found < SUPERBLOCK_SIZE as u64 {
-            return Err(Fault::TooShort {
-                found,
-                needed: SUPERBLOCK_SIZE as u64,
-            });
+            return Err(Fault::TooShort { found, needed: SUPERBLOCK_SIZE as u64 });
         }
         let needed = expected.kind.region_bytes(expected.nslots);
         // Superblock first: its own fields say more than a wrong length does.
         let head_len = huge_page.unwrap_or(SUPERBLOCK_SIZE as u64);
-        Self::map(&file, head_len, Access::Read)?
-            .superblock()
-            .check(expected)
-            .map_err(Fault::Superblock)?;
+        Self::map(&file, head_len, Access::Read)?.superblock().check(expected).map_err(Fault::Superblock)?;
         if found < needed {
             return Err(Fault::TooShort { found, needed });
         }
@@ -184,26 +170,12 @@ impl Region {
             Access::Read => ProtFlags::READ,
             Access::Write => ProtFlags::READ | ProtFlags::WRITE,
         };
-        let len =
-            usize::try_from(len).map_err(|_| Fault::Map(std::io::ErrorKind::OutOfMemory.into()))?;
+        let len = usize::try_from(len).map_err(|_| Fault::Map(std::io::ErrorKind::OutOfMemory.into()))?;
         // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let ptr = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                len,
-                prot,
-                MapFlags::SHARED,
-                file.as_fd(),
-                0,
-            )
-        }
-        .map_err(|e| Fault::Map(e.into()))?;
+        let ptr = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file.as_fd(), 0) }
+            .map_err(|e| Fault::Map(e.into()))?;
         fork::register_mapping(ptr.cast(), len);
-        Ok(Self {
-            ptr: ptr.cast(),
-            len,
-            access,
-        })
+        Ok(Self { ptr: ptr.cast(), len, access })
     }
 
     /// Touches every page now, so that no frame pays for the first fault. Best effort.
@@ -235,7 +207,7 @@ impl Region {
     /// A commit word or timestamp, as the atomic it is.
     #[inline]
     pub fn word(&self, at: usize) -> &AtomicU64 {
-        debug_assert!(at % 8 == 0 && at + 8 <= self.len);
+        debug_assert!(at.is_multiple_of(8) && at + 8 <= self.len);
         // SAFETY: aligned, inside, and alive as long as self; all processes treat it as atomic.
         unsafe { AtomicU64::from_ptr(self.at(at).cast()) }
     }
@@ -254,21 +226,18 @@ impl Region {
         for (i, chunk) in block.encode().chunks_exact(8).enumerate() {
             let mut word = [0u8; 8];
             word.copy_from_slice(chunk);
-            self.word(i * 8)
-                .store(u64::from_le_bytes(word), Ordering::Release);
+            self.word(i * 8).store(u64::from_le_bytes(word), Ordering::Release);
         }
     }
 
     pub fn activity_ns(&self) -> u64 {
-        self.word(SHM_REGION_SUPERBLOCK_ACTIVITY_TIMESTAMP_NS)
-            .load(Ordering::Acquire)
+        self.word(SHM_REGION_SUPERBLOCK_ACTIVITY_TIMESTAMP_NS).load(Ordering::Acquire)
     }
 
     /// Refreshes the sign of life (wire §7.1). Writers only.
     pub fn set_activity_ns(&self, now_ns: u64) {
         debug_assert_eq!(self.access, Access::Write);
-        self.word(SHM_REGION_SUPERBLOCK_ACTIVITY_TIMESTAMP_NS)
-            .store(now_ns, Ordering::Release);
+        self.word(SHM_REGION_SUPERBLOCK_ACTIVITY_TIMESTAMP_NS).store(now_ns, Ordering::Release);
     }
 }
 

@@ -38,51 +38,30 @@ pub struct Located {
     pub info: SlotInfo,
 }
 
+fn expected(announce: &PoolAnnounce, kind: RegionKind) -> Expected {
+    Expected {
+        layout_version: announce.layout_version,
+        epoch: announce.epoch,
+        stream_id: announce.stream_id,
+        kind,
+        nslots: announce.header_nslots,
+    }
+}
+
 impl Mapping {
     /// Maps every announced region, or none.
-    pub fn open(
-        announce: &PoolAnnounce,
-        bases: &AllowedBases,
-        access: Access,
-    ) -> Result<Self, RegionError> {
-        let expected = |kind| Expected {
-            layout_version: announce.layout_version,
-            epoch: announce.epoch,
-            stream_id: announce.stream_id,
-            kind,
-            nslots: announce.header_nslots,
-        };
-        let header = Region::open(
-            &announce.header_uri,
-            &expected(RegionKind::HeaderRing),
-            bases,
-            access,
-        )?;
+    pub fn open(announce: &PoolAnnounce, bases: &AllowedBases, access: Access) -> Result<Self, RegionError> {
+        let expected = |kind| expected(announce, kind);
+        let header = Region::open(&announce.header_uri, &expected(RegionKind::HeaderRing), bases, access)?;
         let mut pools = Vec::with_capacity(announce.pools.len());
-        for AnnouncedPool {
-            pool_id,
-            nslots,
-            stride_bytes,
-            uri,
-        } in &announce.pools
-        {
+        for AnnouncedPool { pool_id, nslots, stride_bytes, uri } in &announce.pools {
             // All pools have the ring's number of slots (wire §15.5).
             if *nslots != announce.header_nslots {
-                return Err(RegionError {
-                    uri: uri.clone(),
-                    fault: Fault::Nslots(*nslots),
-                });
+                return Err(RegionError { uri: uri.clone(), fault: Fault::Nslots(*nslots) });
             }
-            let kind = RegionKind::PayloadPool {
-                pool_id: *pool_id,
-                stride_bytes: *stride_bytes,
-            };
+            let kind = RegionKind::PayloadPool { pool_id: *pool_id, stride_bytes: *stride_bytes };
             let region = Region::open(uri, &expected(kind), bases, access)?;
-            pools.push(Pool {
-                pool_id: *pool_id,
-                stride_bytes: *stride_bytes,
-                region,
-            });
+            pools.push(Pool { pool_id: *pool_id, stride_bytes: *stride_bytes, region });
         }
         pools.sort_by_key(|p| p.stride_bytes);
         Ok(Self {
@@ -99,10 +78,18 @@ impl Mapping {
         self.pools.iter().for_each(|p| p.region.prefault());
     }
 
-    /// Whether the superblocks still say what was announced.
-    pub fn is_intact(&self) -> bool {
-        let ring = self.header.superblock();
-        ring.magic == MAGIC && ring.epoch == self.epoch && ring.layout_version == LAYOUT_VERSION
+    /// Whether every superblock says what the latest announce says (wire §15.1).
+    pub fn is_intact(&self, announce: &PoolAnnounce) -> bool {
+        let holds = |region: &Region, kind| region.superblock().check(&expected(announce, kind)).is_ok();
+        let pool_holds = |announced: &AnnouncedPool| {
+            let &AnnouncedPool { pool_id, stride_bytes, .. } = announced;
+            let kind = RegionKind::PayloadPool { pool_id, stride_bytes };
+            announced.nslots == self.nslots
+                && self.pools.iter().any(|p| p.pool_id == pool_id && holds(&p.region, kind))
+        };
+        announce.pools.len() == self.pools.len()
+            && holds(&self.header, RegionKind::HeaderRing)
+            && announce.pools.iter().all(pool_holds)
     }
 
     pub fn activity_ns(&self) -> u64 {
@@ -116,9 +103,7 @@ impl Mapping {
     /// The writer's sign of life, in every superblock.
     pub fn refresh_activity(&self, now_ns: u64) {
         self.header.set_activity_ns(now_ns);
-        self.pools
-            .iter()
-            .for_each(|p| p.region.set_activity_ns(now_ns));
+        self.pools.iter().for_each(|p| p.region.set_activity_ns(now_ns));
     }
 
     #[inline]
@@ -144,10 +129,7 @@ impl Mapping {
     /// The smallest pool whose stride holds `len` bytes (wire §9).
     #[inline]
     pub fn smallest_pool(&self, len: u64) -> Option<u16> {
-        self.pools
-            .iter()
-            .position(|p| u64::from(p.stride_bytes) >= len)
-            .map(|i| i as u16)
+        self.pools.iter().position(|p| u64::from(p.stride_bytes) >= len).map(|i| i as u16)
     }
 
     pub fn largest_stride(&self) -> u32 {
@@ -162,8 +144,7 @@ impl Mapping {
     #[inline]
     pub fn payload(&self, pool: u16, seq: u64) -> *mut u8 {
         let pool = &self.pools[usize::from(pool)];
-        pool.region
-            .at(SUPERBLOCK_SIZE + self.index(seq) as usize * pool.stride_bytes as usize)
+        pool.region.at(SUPERBLOCK_SIZE + self.index(seq) as usize * pool.stride_bytes as usize)
     }
 
     /// Writer: opens the slot of `seq`; readers of the frame it held drop it from here on.
@@ -180,9 +161,7 @@ impl Mapping {
         for (i, chunk) in bytes.chunks_exact(8).enumerate().skip(1) {
             let mut word = [0u8; 8];
             word.copy_from_slice(chunk);
-            self.header
-                .word(at + 8 * i)
-                .store(u64::from_le_bytes(word), Ordering::Relaxed);
+            self.header.word(at + 8 * i).store(u64::from_le_bytes(word), Ordering::Relaxed);
         }
         seqlock::commit(self.commit_word(seq), seq);
     }
@@ -195,13 +174,7 @@ impl Mapping {
         let bytes = seqlock::read(self.commit_word(seq), seq, || {
             let mut bytes = [0u8; HEADER_SLOT_BYTES];
             for (i, chunk) in bytes.chunks_exact_mut(8).enumerate() {
-                chunk.copy_from_slice(
-                    &self
-                        .header
-                        .word(at + 8 * i)
-                        .load(Ordering::Relaxed)
-                        .to_le_bytes(),
-                );
+                chunk.copy_from_slice(&self.header.word(at + 8 * i).load(Ordering::Relaxed).to_le_bytes());
             }
             bytes
         })
@@ -211,19 +184,11 @@ impl Mapping {
             Refusal::Stale => Drop::Stale,
         })?;
         let info = slot::decode(&bytes, index)?;
-        let pool = self
-            .pools
-            .iter()
-            .position(|p| p.pool_id == info.pool_id)
-            .ok_or(Drop::PoolId)?;
+        let pool = self.pools.iter().position(|p| p.pool_id == info.pool_id).ok_or(Drop::PoolId)?;
         if info.values_len_bytes > self.pools[pool].stride_bytes {
             return Err(Drop::ValuesLen);
         }
-        Ok(Located {
-            seq,
-            pool: pool as u16,
-            info,
-        })
+        Ok(Located { seq, pool: pool as u16, info })
     }
 
     /// Whether the frame is still what it was: the check after use.
@@ -239,11 +204,7 @@ impl Mapping {
     pub unsafe fn copy_out(&self, frame: &Located, dst: *mut u8) -> bool {
         // SAFETY: `locate` held the length against the stride of this pool; `dst` by the caller.
         unsafe {
-            copy::from_shared(
-                dst,
-                self.payload(frame.pool, frame.seq),
-                frame.info.values_len_bytes as usize,
-            )
+            copy::from_shared(dst, self.payload(frame.pool, frame.seq), frame.info.values_len_bytes as usize)
         };
         self.still_holds(frame.seq)
     }

@@ -108,18 +108,10 @@ pub fn unchanged<W: CommitWord + ?Sized>(word: &W, seq: u64) -> bool {
 
 /// Both looks around a read. `read` may see torn bytes; its result is given out only if it did not.
 #[inline]
-pub fn read<W: CommitWord + ?Sized, T>(
-    word: &W,
-    seq: u64,
-    read: impl FnOnce() -> T,
-) -> Result<T, Refusal> {
+pub fn read<W: CommitWord + ?Sized, T>(word: &W, seq: u64, read: impl FnOnce() -> T) -> Result<T, Refusal> {
     check(word, seq)?;
     let value = read();
-    if unchanged(word, seq) {
-        Ok(value)
-    } else {
-        Err(Refusal::Overwritten)
-    }
+    if unchanged(word, seq) { Ok(value) } else { Err(Refusal::Overwritten) }
 }
 
 #[cfg(test)]
@@ -151,10 +143,7 @@ mod tests {
     fn a_word_that_changes_during_the_read_spoils_it() {
         let word = AtomicU64::new(committed(3));
         assert_eq!(read(&word, 3, || 42), Ok(42));
-        assert_eq!(
-            read(&word, 3, || begin(&word, 11)),
-            Err(Refusal::Overwritten)
-        );
+        assert_eq!(read(&word, 3, || begin(&word, 11)), Err(Refusal::Overwritten));
     }
 
     #[test]

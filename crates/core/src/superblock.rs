@@ -60,17 +60,9 @@ pub struct Mismatch {
 impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.field == "magic" {
-            write!(
-                f,
-                "magic is {:#018x}, a region has {:#018x}",
-                self.found, self.expected
-            )
+            write!(f, "magic is {:#018x}, a region has {:#018x}", self.found, self.expected)
         } else {
-            write!(
-                f,
-                "{} is {}, announced was {}",
-                self.field, self.found, self.expected
-            )
+            write!(f, "{} is {}, announced was {}", self.field, self.found, self.expected)
         }
     }
 }
@@ -89,15 +81,9 @@ impl Superblock {
     pub fn new(expected: &Expected, pid: u64, now_ns: u64) -> Self {
         let (region_type, pool_id, slot_bytes, stride_bytes) = match expected.kind {
             RegionKind::HeaderRing => (REGION_TYPE_HEADER_RING, 0, HEADER_SLOT_BYTES as u32, 0),
-            RegionKind::PayloadPool {
-                pool_id,
-                stride_bytes,
-            } => (
-                REGION_TYPE_PAYLOAD_POOL,
-                pool_id,
-                stride_bytes,
-                stride_bytes,
-            ),
+            RegionKind::PayloadPool { pool_id, stride_bytes } => {
+                (REGION_TYPE_PAYLOAD_POOL, pool_id, stride_bytes, stride_bytes)
+            }
         };
         Self {
             magic: MAGIC,
@@ -118,33 +104,17 @@ impl Superblock {
     pub fn encode(&self) -> [u8; SUPERBLOCK_SIZE] {
         let mut b = [0; SUPERBLOCK_SIZE];
         put_u64(&mut b, SHM_REGION_SUPERBLOCK_MAGIC, self.magic);
-        put_u32(
-            &mut b,
-            SHM_REGION_SUPERBLOCK_LAYOUT_VERSION,
-            self.layout_version,
-        );
+        put_u32(&mut b, SHM_REGION_SUPERBLOCK_LAYOUT_VERSION, self.layout_version);
         put_u64(&mut b, SHM_REGION_SUPERBLOCK_EPOCH, self.epoch);
         put_u32(&mut b, SHM_REGION_SUPERBLOCK_STREAM_ID, self.stream_id);
         put_i16(&mut b, SHM_REGION_SUPERBLOCK_REGION_TYPE, self.region_type);
         put_u16(&mut b, SHM_REGION_SUPERBLOCK_POOL_ID, self.pool_id);
         put_u32(&mut b, SHM_REGION_SUPERBLOCK_NSLOTS, self.nslots);
         put_u32(&mut b, SHM_REGION_SUPERBLOCK_SLOT_BYTES, self.slot_bytes);
-        put_u32(
-            &mut b,
-            SHM_REGION_SUPERBLOCK_STRIDE_BYTES,
-            self.stride_bytes,
-        );
+        put_u32(&mut b, SHM_REGION_SUPERBLOCK_STRIDE_BYTES, self.stride_bytes);
         put_u64(&mut b, SHM_REGION_SUPERBLOCK_PID, self.pid);
-        put_u64(
-            &mut b,
-            SHM_REGION_SUPERBLOCK_START_TIMESTAMP_NS,
-            self.start_timestamp_ns,
-        );
-        put_u64(
-            &mut b,
-            SHM_REGION_SUPERBLOCK_ACTIVITY_TIMESTAMP_NS,
-            self.activity_timestamp_ns,
-        );
+        put_u64(&mut b, SHM_REGION_SUPERBLOCK_START_TIMESTAMP_NS, self.start_timestamp_ns);
+        put_u64(&mut b, SHM_REGION_SUPERBLOCK_ACTIVITY_TIMESTAMP_NS, self.activity_timestamp_ns);
         b
     }
 
@@ -171,68 +141,29 @@ impl Superblock {
     /// its stride, 0 or null, a ring's `stride_bytes` 0, 256 or null.
     pub fn check(&self, expected: &Expected) -> Result<(), Mismatch> {
         let same = |field, found: u64, expected: u64| {
-            if found == expected {
-                Ok(())
-            } else {
-                Err(Mismatch {
-                    field,
-                    found,
-                    expected,
-                })
-            }
+            if found == expected { Ok(()) } else { Err(Mismatch { field, found, expected }) }
         };
         let either = |field, found: u32, expected: u32| {
-            if found == 0 || found == NULL_U32 {
-                Ok(())
-            } else {
-                same(field, found.into(), expected.into())
-            }
+            if found == 0 || found == NULL_U32 { Ok(()) } else { same(field, found.into(), expected.into()) }
         };
         same("magic", self.magic, MAGIC)?;
-        same(
-            "layout_version",
-            self.layout_version.into(),
-            expected.layout_version.into(),
-        )?;
+        same("layout_version", self.layout_version.into(), expected.layout_version.into())?;
         same("epoch", self.epoch, expected.epoch)?;
-        same(
-            "stream_id",
-            self.stream_id.into(),
-            expected.stream_id.into(),
-        )?;
+        same("stream_id", self.stream_id.into(), expected.stream_id.into())?;
         match expected.kind {
             RegionKind::HeaderRing => {
-                same(
-                    "region_type",
-                    self.region_type as u64,
-                    REGION_TYPE_HEADER_RING as u64,
-                )?;
+                same("region_type", self.region_type as u64, REGION_TYPE_HEADER_RING as u64)?;
                 same("pool_id", self.pool_id.into(), 0)?;
                 same("nslots", self.nslots.into(), expected.nslots.into())?;
-                same(
-                    "slot_bytes",
-                    self.slot_bytes.into(),
-                    HEADER_SLOT_BYTES as u64,
-                )?;
+                same("slot_bytes", self.slot_bytes.into(), HEADER_SLOT_BYTES as u64)?;
                 either("stride_bytes", self.stride_bytes, HEADER_SLOT_BYTES as u32)
             }
-            RegionKind::PayloadPool {
-                pool_id,
-                stride_bytes,
-            } => {
-                same(
-                    "region_type",
-                    self.region_type as u64,
-                    REGION_TYPE_PAYLOAD_POOL as u64,
-                )?;
+            RegionKind::PayloadPool { pool_id, stride_bytes } => {
+                same("region_type", self.region_type as u64, REGION_TYPE_PAYLOAD_POOL as u64)?;
                 same("pool_id", self.pool_id.into(), pool_id.into())?;
                 same("nslots", self.nslots.into(), expected.nslots.into())?;
-                either("slot_bytes", self.slot_bytes, stride_bytes)?;
-                same(
-                    "stride_bytes",
-                    self.stride_bytes.into(),
-                    stride_bytes.into(),
-                )
+                same("stride_bytes", self.stride_bytes.into(), stride_bytes.into())?;
+                either("slot_bytes", self.slot_bytes, stride_bytes)
             }
         }
     }
@@ -246,16 +177,10 @@ mod tests {
         layout_version: 1,
         epoch: 77,
         stream_id: 10_000,
-        kind: RegionKind::PayloadPool {
-            pool_id: 3,
-            stride_bytes: 4096,
-        },
+        kind: RegionKind::PayloadPool { pool_id: 3, stride_bytes: 4096 },
         nslots: 8,
     };
-    const RING: Expected = Expected {
-        kind: RegionKind::HeaderRing,
-        ..POOL
-    };
+    const RING: Expected = Expected { kind: RegionKind::HeaderRing, ..POOL };
 
     #[test]
     fn encoding_and_decoding_are_inverse_and_start_with_the_magic() {
@@ -277,113 +202,27 @@ mod tests {
         assert_eq!(pool.check(&POOL), Ok(()));
         assert_eq!(ring.check(&RING), Ok(()));
         assert_eq!(field(Superblock { magic: 0, ..pool }, &POOL), "magic");
-        assert_eq!(
-            field(
-                Superblock {
-                    layout_version: 2,
-                    ..pool
-                },
-                &POOL
-            ),
-            "layout_version"
-        );
+        assert_eq!(field(Superblock { layout_version: 2, ..pool }, &POOL), "layout_version");
         assert_eq!(field(Superblock { epoch: 78, ..pool }, &POOL), "epoch");
-        assert_eq!(
-            field(
-                Superblock {
-                    stream_id: 9,
-                    ..pool
-                },
-                &POOL
-            ),
-            "stream_id"
-        );
-        assert_eq!(
-            field(
-                Superblock {
-                    region_type: 1,
-                    ..pool
-                },
-                &POOL
-            ),
-            "region_type"
-        );
+        assert_eq!(field(Superblock { stream_id: 9, ..pool }, &POOL), "stream_id");
+        assert_eq!(field(Superblock { region_type: 1, ..pool }, &POOL), "region_type");
         assert_eq!(field(Superblock { pool_id: 4, ..pool }, &POOL), "pool_id");
         assert_eq!(field(Superblock { nslots: 16, ..pool }, &POOL), "nslots");
-        assert_eq!(
-            field(
-                Superblock {
-                    slot_bytes: 1,
-                    ..pool
-                },
-                &POOL
-            ),
-            "slot_bytes"
-        );
-        assert_eq!(
-            field(
-                Superblock {
-                    stride_bytes: 64,
-                    ..pool
-                },
-                &POOL
-            ),
-            "stride_bytes"
-        );
-        assert_eq!(
-            field(
-                Superblock {
-                    region_type: 2,
-                    ..ring
-                },
-                &RING
-            ),
-            "region_type"
-        );
+        assert_eq!(field(Superblock { slot_bytes: 1, ..pool }, &POOL), "slot_bytes");
+        assert_eq!(field(Superblock { stride_bytes: 64, ..pool }, &POOL), "stride_bytes");
+        assert_eq!(field(Superblock { region_type: 2, ..ring }, &RING), "region_type");
         assert_eq!(field(Superblock { pool_id: 1, ..ring }, &RING), "pool_id");
-        assert_eq!(
-            field(
-                Superblock {
-                    slot_bytes: 0,
-                    ..ring
-                },
-                &RING
-            ),
-            "slot_bytes"
-        );
-        assert_eq!(
-            field(
-                Superblock {
-                    stride_bytes: 64,
-                    ..ring
-                },
-                &RING
-            ),
-            "stride_bytes"
-        );
+        assert_eq!(field(Superblock { slot_bytes: 0, ..ring }, &RING), "slot_bytes");
+        assert_eq!(field(Superblock { stride_bytes: 64, ..ring }, &RING), "stride_bytes");
     }
 
     #[test]
     fn what_peers_write_differently_is_accepted() {
         for slot_bytes in [4096, 0, NULL_U32] {
-            assert_eq!(
-                Superblock {
-                    slot_bytes,
-                    ..Superblock::new(&POOL, 1, 1)
-                }
-                .check(&POOL),
-                Ok(())
-            );
+            assert_eq!(Superblock { slot_bytes, ..Superblock::new(&POOL, 1, 1) }.check(&POOL), Ok(()));
         }
         for stride_bytes in [256, 0, NULL_U32] {
-            assert_eq!(
-                Superblock {
-                    stride_bytes,
-                    ..Superblock::new(&RING, 1, 1)
-                }
-                .check(&RING),
-                Ok(())
-            );
+            assert_eq!(Superblock { stride_bytes, ..Superblock::new(&RING, 1, 1) }.check(&RING), Ok(()));
         }
     }
 

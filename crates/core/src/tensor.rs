@@ -66,11 +66,7 @@ impl TensorSpec {
         put_i16(b, TENSOR_HEADER_MAJOR_ORDER, self.major_order);
         b[TENSOR_HEADER_NDIMS] = self.ndims;
         b[TENSOR_HEADER_PROGRESS_UNIT] = self.progress_unit;
-        put_u32(
-            b,
-            TENSOR_HEADER_PROGRESS_STRIDE_BYTES,
-            self.progress_stride_bytes,
-        );
+        put_u32(b, TENSOR_HEADER_PROGRESS_STRIDE_BYTES, self.progress_stride_bytes);
         for (i, dim) in self.dims[..usize::from(self.ndims)].iter().enumerate() {
             put_i32(b, TENSOR_HEADER_DIMS + 4 * i, *dim);
         }
@@ -90,10 +86,7 @@ pub struct Tensor {
 
 impl Tensor {
     /// Judges the 192 bytes of `headerBytes` against a payload of `values_len` bytes.
-    pub fn decode(
-        bytes: &[u8; TENSOR_HEADER_ENCODED_LENGTH],
-        values_len: u32,
-    ) -> Result<Self, Drop> {
+    pub fn decode(bytes: &[u8; TENSOR_HEADER_ENCODED_LENGTH], values_len: u32) -> Result<Self, Drop> {
         if get_u16(bytes, MESSAGE_HEADER_SCHEMA_ID) != WIRE_SCHEMA_ID
             || get_u16(bytes, MESSAGE_HEADER_TEMPLATE_ID) != TENSOR_HEADER_TEMPLATE_ID
             || get_u16(bytes, MESSAGE_HEADER_VERSION) != WIRE_SCHEMA_VERSION
@@ -126,22 +119,11 @@ impl Tensor {
         }
         let (strides, extent) = resolve(&dims[..n], &declared[..n], major_order, item)?;
         let progress_unit = b[TENSOR_HEADER_PROGRESS_UNIT];
-        check_progress(
-            progress_unit,
-            get_u32(b, TENSOR_HEADER_PROGRESS_STRIDE_BYTES),
-            &strides[..n],
-        )?;
+        check_progress(progress_unit, get_u32(b, TENSOR_HEADER_PROGRESS_STRIDE_BYTES), &strides[..n])?;
         if extent > u64::from(values_len) {
             return Err(Drop::Extent);
         }
-        Ok(Self {
-            dtype,
-            major_order,
-            ndims,
-            dims,
-            strides,
-            progress_unit,
-        })
+        Ok(Self { dtype, major_order, ndims, dims, strides, progress_unit })
     }
 
     pub fn shape(&self) -> &[i32] {
@@ -154,50 +136,30 @@ impl Tensor {
 /// From the innermost dimension outwards each stride must clear all that lies inside it: that is
 /// both "no overlap" and "agrees with the major order". A dimension of size 1 or 0 steps nowhere,
 /// so what it declares is not judged, except that negative strides are refused always.
-fn resolve(
-    dims: &[i32],
-    declared: &[i32],
-    order: i16,
-    item: u32,
-) -> Result<([i64; MAX_DIMS], u64), Drop> {
+fn resolve(dims: &[i32], declared: &[i32], order: i16, item: u32) -> Result<([i64; MAX_DIMS], u64), Drop> {
     let n = dims.len();
     let mut strides = [0i64; MAX_DIMS];
     let mut inner = i64::from(item);
     let mut last = 0i64;
     let mut empty = false;
     for step in 0..n {
-        let i = if order == MAJOR_ORDER_ROW {
-            n - 1 - step
-        } else {
-            step
-        };
+        let i = if order == MAJOR_ORDER_ROW { n - 1 - step } else { step };
         let (dim, stride) = (i64::from(dims[i]), i64::from(declared[i]));
         if stride < 0 {
             return Err(Drop::Strides);
         }
-        let stride = if stride == 0 || dim <= 1 {
-            inner
-        } else {
-            stride
-        };
+        let stride = if stride == 0 || dim <= 1 { inner } else { stride };
         if stride < inner {
             return Err(Drop::Strides);
         }
         strides[i] = stride;
         empty |= dim == 0;
         if dim > 1 {
-            last = (dim - 1)
-                .checked_mul(stride)
-                .and_then(|x| x.checked_add(last))
-                .ok_or(Drop::Dims)?;
+            last = (dim - 1).checked_mul(stride).and_then(|x| x.checked_add(last)).ok_or(Drop::Dims)?;
         }
         inner = stride.checked_mul(dim.max(1)).ok_or(Drop::Dims)?;
     }
-    let extent = if empty {
-        0
-    } else {
-        last.checked_add(i64::from(item)).ok_or(Drop::Dims)?
-    };
+    let extent = if empty { 0 } else { last.checked_add(i64::from(item)).ok_or(Drop::Dims)? };
     Ok((strides, extent as u64))
 }
 
@@ -209,11 +171,7 @@ fn check_progress(unit: u8, stride: u32, strides: &[i64]) -> Result<(), Drop> {
         PROGRESS_UNIT_COLUMNS => 1.min(strides.len() - 1),
         _ => return Err(Drop::Progress),
     };
-    if stride == 0 || i64::from(stride) != strides[axis] {
-        Err(Drop::Progress)
-    } else {
-        Ok(())
-    }
+    if stride == 0 || i64::from(stride) != strides[axis] { Err(Drop::Progress) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -234,24 +192,14 @@ mod tests {
 
     fn with(at: usize, value: &[u8]) -> Result<Tensor, Drop> {
         let mut bytes = good();
-        bytes[MESSAGE_HEADER_LENGTH + at..MESSAGE_HEADER_LENGTH + at + value.len()]
-            .copy_from_slice(value);
+        bytes[MESSAGE_HEADER_LENGTH + at..MESSAGE_HEADER_LENGTH + at + value.len()].copy_from_slice(value);
         Tensor::decode(&bytes, 48)
     }
 
-    fn with_strides(
-        order: i16,
-        shape: &[usize],
-        strides: &[i32],
-        len: u32,
-    ) -> Result<Tensor, Drop> {
+    fn with_strides(order: i16, shape: &[usize], strides: &[i32], len: u32) -> Result<Tensor, Drop> {
         let mut bytes = header(TensorSpec::new(DTYPE_UINT16, order, shape).unwrap());
         for (i, s) in strides.iter().enumerate() {
-            put_i32(
-                &mut bytes,
-                MESSAGE_HEADER_LENGTH + TENSOR_HEADER_STRIDES + 4 * i,
-                *s,
-            );
+            put_i32(&mut bytes, MESSAGE_HEADER_LENGTH + TENSOR_HEADER_STRIDES + 4 * i, *s);
         }
         Tensor::decode(&bytes, len)
     }
@@ -269,16 +217,8 @@ mod tests {
     fn unused_dimensions_are_written_zero_and_ignored_when_read() {
         let bytes = good();
         let body = &bytes[MESSAGE_HEADER_LENGTH..];
-        assert!(
-            body[TENSOR_HEADER_DIMS + 8..TENSOR_HEADER_DIMS + 32]
-                .iter()
-                .all(|b| *b == 0)
-        );
-        assert!(
-            body[TENSOR_HEADER_STRIDES..TENSOR_HEADER_STRIDES + 32]
-                .iter()
-                .all(|b| *b == 0)
-        );
+        assert!(body[TENSOR_HEADER_DIMS + 8..TENSOR_HEADER_DIMS + 32].iter().all(|b| *b == 0));
+        assert!(body[TENSOR_HEADER_STRIDES..TENSOR_HEADER_STRIDES + 32].iter().all(|b| *b == 0));
         assert!(with(TENSOR_HEADER_DIMS + 8, &[0xFF; 24]).is_ok());
         assert!(with(TENSOR_HEADER_STRIDES + 8, &[0xFF; 24]).is_ok());
     }
@@ -305,16 +245,10 @@ mod tests {
     #[test]
     fn unknown_types_and_orders_are_refused() {
         for dtype in [0i16, 12, 15, -1, 255] {
-            assert_eq!(
-                with(TENSOR_HEADER_DTYPE, &dtype.to_le_bytes()),
-                Err(Drop::Dtype)
-            );
+            assert_eq!(with(TENSOR_HEADER_DTYPE, &dtype.to_le_bytes()), Err(Drop::Dtype));
         }
         for order in [0i16, 3, -1] {
-            assert_eq!(
-                with(TENSOR_HEADER_MAJOR_ORDER, &order.to_le_bytes()),
-                Err(Drop::MajorOrder)
-            );
+            assert_eq!(with(TENSOR_HEADER_MAJOR_ORDER, &order.to_le_bytes()), Err(Drop::MajorOrder));
         }
         assert_eq!(with(TENSOR_HEADER_PROGRESS_UNIT, &[3]), Err(Drop::Progress));
     }
@@ -335,43 +269,24 @@ mod tests {
         assert!(with_strides(MAJOR_ORDER_ROW, &U16, &[16, 2], 62).is_ok());
         assert!(with_strides(MAJOR_ORDER_ROW, &U16, &[16, 0], 62).is_ok());
         for strides in [[10, 2], [2, 8], [12, -2], [-12, 2], [12, 1]] {
-            assert_eq!(
-                with_strides(MAJOR_ORDER_ROW, &U16, &strides, 99),
-                Err(Drop::Strides),
-                "{strides:?}"
-            );
+            assert_eq!(with_strides(MAJOR_ORDER_ROW, &U16, &strides, 99), Err(Drop::Strides), "{strides:?}");
         }
         assert!(with_strides(MAJOR_ORDER_COLUMN, &U16, &[2, 8], 48).is_ok());
-        assert_eq!(
-            with_strides(MAJOR_ORDER_COLUMN, &U16, &[12, 2], 99),
-            Err(Drop::Strides)
-        );
-        assert!(
-            with_strides(MAJOR_ORDER_ROW, &[1, 6], &[2, 2], 12).is_ok(),
-            "a single row steps nowhere"
-        );
+        assert_eq!(with_strides(MAJOR_ORDER_COLUMN, &U16, &[12, 2], 99), Err(Drop::Strides));
+        assert!(with_strides(MAJOR_ORDER_ROW, &[1, 6], &[2, 2], 12).is_ok(), "a single row steps nowhere");
     }
 
     #[test]
     fn a_tensor_larger_than_its_payload_is_refused() {
         assert_eq!(Tensor::decode(&good(), 47), Err(Drop::Extent));
-        assert_eq!(
-            with_strides(MAJOR_ORDER_ROW, &U16, &[16, 2], 59),
-            Err(Drop::Extent)
-        );
+        assert_eq!(with_strides(MAJOR_ORDER_ROW, &U16, &[16, 2], 59), Err(Drop::Extent));
         assert!(with_strides(MAJOR_ORDER_ROW, &U16, &[16, 2], 60).is_ok());
         assert_eq!(with(TENSOR_HEADER_DIMS, &[0xFF; 4]), Err(Drop::Dims));
         let huge = [i32::MAX.to_le_bytes(), i32::MAX.to_le_bytes()].concat();
         assert_eq!(with(TENSOR_HEADER_DIMS, &huge), Err(Drop::Extent));
         let shape = [i32::MAX as usize; 8];
-        assert_eq!(
-            with_strides(MAJOR_ORDER_ROW, &shape, &[], 1),
-            Err(Drop::Dims)
-        );
-        assert!(
-            with(TENSOR_HEADER_DIMS, &[0; 4]).is_ok(),
-            "an empty tensor needs no bytes"
-        );
+        assert_eq!(with_strides(MAJOR_ORDER_ROW, &shape, &[], 1), Err(Drop::Dims));
+        assert!(with(TENSOR_HEADER_DIMS, &[0; 4]).is_ok(), "an empty tensor needs no bytes");
     }
 
     /// requirement: wire-8.2-6, wire-8.2-13, wire-8.2-14

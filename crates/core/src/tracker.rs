@@ -35,12 +35,7 @@ pub struct Tracker {
 
 impl Tracker {
     pub fn new(max_gap: u64) -> Self {
-        Self {
-            last: None,
-            resume_at: 0,
-            max_gap,
-            span: 0,
-        }
+        Self { last: None, resume_at: 0, max_gap, span: 0 }
     }
 
     /// Starts anew with the next sequence; the span so far stays counted.
@@ -76,19 +71,20 @@ impl Tracker {
         } else {
             Drop::Gap
         };
-        if seq < self.resume_at {
-            Step::Behind { missed, reason }
-        } else {
-            Step::Next { missed, reason }
-        }
+        if seq < self.resume_at { Step::Behind { missed, reason } } else { Step::Next { missed, reason } }
     }
 
-    /// The slot of `seq` already holds `newest`. Too far ahead: skip everything before it unread.
+    /// The slot of `seq` already holds `newest`: the ring came around. What lies right before it is about
+    /// to go too, so a reader that went on with the next frame would chase the writer's heels and lose
+    /// nearly all. It skips to the middle of the ring instead, or, too far behind, to the newest.
     #[inline]
-    pub fn on_overwritten(&mut self, seq: u64, newest: u64) {
-        if newest.saturating_sub(seq) > self.max_gap {
-            self.resume_at = newest;
-        }
+    pub fn on_overwritten(&mut self, seq: u64, newest: u64, nslots: u64) {
+        let resume_at = if newest.saturating_sub(seq) > self.max_gap {
+            newest
+        } else {
+            newest.saturating_sub(nslots / 2)
+        };
+        self.resume_at = self.resume_at.max(resume_at);
     }
 }
 
@@ -101,27 +97,9 @@ mod tests {
     #[test]
     fn a_jump_is_a_gap_of_what_lies_between() {
         let mut t = Tracker::new(256);
-        assert_eq!(
-            t.on_seq(10, false),
-            Step::Next {
-                missed: 0,
-                reason: Drop::Gap
-            }
-        );
-        assert_eq!(
-            t.on_seq(14, false),
-            Step::Next {
-                missed: 3,
-                reason: Drop::Gap
-            }
-        );
-        assert_eq!(
-            t.on_seq(20, true),
-            Step::Next {
-                missed: 5,
-                reason: Drop::Rested
-            }
-        );
+        assert_eq!(t.on_seq(10, false), Step::Next { missed: 0, reason: Drop::Gap });
+        assert_eq!(t.on_seq(14, false), Step::Next { missed: 3, reason: Drop::Gap });
+        assert_eq!(t.on_seq(20, true), Step::Next { missed: 5, reason: Drop::Rested });
         assert_eq!(t.span(), 11);
     }
 
@@ -130,30 +108,21 @@ mod tests {
     fn too_far_behind_skips_to_the_newest() {
         let mut t = Tracker::new(256);
         t.on_seq(0, false);
-        assert_eq!(
-            t.on_seq(300, false),
-            Step::Next {
-                missed: 299,
-                reason: Drop::Resync
-            }
-        );
-        t.on_overwritten(300, 300 + 257);
-        assert_eq!(
-            t.on_seq(301, false),
-            Step::Behind {
-                missed: 0,
-                reason: Drop::Gap
-            }
-        );
-        assert_eq!(
-            t.on_seq(557, false),
-            Step::Next {
-                missed: 255,
-                reason: Drop::Gap
-            }
-        );
-        t.on_overwritten(557, 557 + 256);
-        assert!(matches!(t.on_seq(558, false), Step::Next { .. }));
+        assert_eq!(t.on_seq(300, false), Step::Next { missed: 299, reason: Drop::Resync });
+        t.on_overwritten(300, 300 + 257, 8);
+        assert_eq!(t.on_seq(301, false), Step::Behind { missed: 0, reason: Drop::Gap });
+        assert_eq!(t.on_seq(557, false), Step::Next { missed: 255, reason: Drop::Gap });
+    }
+
+    #[test]
+    fn once_lapped_it_goes_on_from_the_middle_of_the_ring() {
+        let mut t = Tracker::new(256);
+        t.on_seq(10, false);
+        t.on_overwritten(10, 18, 8);
+        assert_eq!(t.on_seq(13, false), Step::Behind { missed: 2, reason: Drop::Gap });
+        assert_eq!(t.on_seq(14, false), Step::Next { missed: 0, reason: Drop::Gap });
+        t.on_overwritten(14, 14, 1);
+        assert!(matches!(t.on_seq(15, false), Step::Next { .. }), "an older target does not count");
     }
 
     #[test]
@@ -163,13 +132,7 @@ mod tests {
         assert_eq!(t.on_seq(5, false), Step::Duplicate);
         assert_eq!(t.on_seq(4, false), Step::Regressed);
         t.reset();
-        assert_eq!(
-            t.on_seq(0, false),
-            Step::Next {
-                missed: 0,
-                reason: Drop::Gap
-            }
-        );
+        assert_eq!(t.on_seq(0, false), Step::Next { missed: 0, reason: Drop::Gap });
         assert_eq!(t.span(), 2);
     }
 
@@ -186,7 +149,7 @@ mod tests {
                         dropped += missed;
                         if late {
                             dropped += 1;
-                            t.on_overwritten(seq, newest);
+                            t.on_overwritten(seq, newest, 8);
                         } else {
                             received += 1;
                         }

@@ -66,10 +66,7 @@ impl RegionUri {
         }
         let start = SCHEME.len() + PATH.len();
         // VCHAR without "?" (the "|" ended the part): printable ASCII, no space.
-        if let Some((at, c)) = path
-            .char_indices()
-            .find(|(_, c)| !c.is_ascii_graphic() || *c == '?')
-        {
+        if let Some((at, c)) = path.char_indices().find(|(_, c)| !c.is_ascii_graphic() || *c == '?') {
             return Err(UriError::Character(c, start + at));
         }
         if !path.starts_with('/') {
@@ -77,9 +74,8 @@ impl RegionUri {
         }
         let mut require_hugepages = false;
         if let Some(parameter) = parts.next() {
-            let value = parameter
-                .strip_prefix(HUGEPAGES)
-                .ok_or_else(|| UriError::Parameter(parameter.to_owned()))?;
+            let value =
+                parameter.strip_prefix(HUGEPAGES).ok_or_else(|| UriError::Parameter(parameter.to_owned()))?;
             require_hugepages = match value {
                 "true" => true,
                 "false" => false,
@@ -89,10 +85,7 @@ impl RegionUri {
         if let Some(extra) = parts.next() {
             return Err(UriError::Parameter(extra.to_owned()));
         }
-        Ok(Self {
-            path: path.to_owned(),
-            require_hugepages,
-        })
+        Ok(Self { path: path.to_owned(), require_hugepages })
     }
 }
 
@@ -118,33 +111,20 @@ mod tests {
     fn a_uri_and_its_text_are_the_same_thing() {
         for (text, huge) in [
             ("shm:file?path=/dev/shm/a", false),
-            (
-                "shm:file?path=/dev/hugepages/a|require_hugepages=true",
-                true,
-            ),
+            ("shm:file?path=/dev/hugepages/a|require_hugepages=true", true),
         ] {
             let uri = RegionUri::parse(text).unwrap();
             assert_eq!(uri.require_hugepages, huge);
             assert_eq!(uri.to_string(), text);
         }
-        assert!(
-            !RegionUri::parse("shm:file?path=/a|require_hugepages=false")
-                .unwrap()
-                .require_hugepages
-        );
+        assert!(!RegionUri::parse("shm:file?path=/a|require_hugepages=false").unwrap().require_hugepages);
     }
 
     /// requirement: wire-15.22-4, wire-15.22-6
     #[test]
     fn other_schemes_are_refused() {
-        for text in [
-            "",
-            "shm:mem?path=/a",
-            "SHM:file?path=/a",
-            "file:///a",
-            "shm:file:path=/a",
-            "bridge://x",
-        ] {
+        for text in ["", "shm:mem?path=/a", "SHM:file?path=/a", "file:///a", "shm:file:path=/a", "bridge://x"]
+        {
             assert_eq!(refused(text), UriError::Scheme, "{text}");
         }
     }
@@ -161,14 +141,8 @@ mod tests {
         ] {
             assert!(matches!(refused(text), UriError::Parameter(_)), "{text}");
         }
-        assert_eq!(
-            refused("shm:file?require_hugepages=true|path=/a"),
-            UriError::MissingPath
-        );
-        assert!(matches!(
-            refused("shm:file?path=/a&require_hugepages=true|x"),
-            UriError::Parameter(_)
-        ));
+        assert_eq!(refused("shm:file?require_hugepages=true|path=/a"), UriError::MissingPath);
+        assert!(matches!(refused("shm:file?path=/a&require_hugepages=true|x"), UriError::Parameter(_)));
         for value in ["1", "TRUE", "", "yes"] {
             assert_eq!(
                 refused(&format!("shm:file?path=/a|require_hugepages={value}")),
@@ -180,11 +154,7 @@ mod tests {
     /// requirement: wire-15.22-1
     #[test]
     fn only_absolute_posix_paths_of_visible_characters_pass() {
-        for text in [
-            "shm:file?path=a/b",
-            "shm:file?path=./a",
-            r"shm:file?path=C:\aeron\a",
-        ] {
+        for text in ["shm:file?path=a/b", "shm:file?path=./a", r"shm:file?path=C:\aeron\a"] {
             assert_eq!(refused(text), UriError::RelativePath, "{text}");
         }
         assert_eq!(refused("shm:file?path="), UriError::MissingPath);
@@ -193,9 +163,6 @@ mod tests {
                 matches!(refused(&format!("shm:file?path=/a{c}b")), UriError::Character(x, 16) if x == c)
             );
         }
-        assert_eq!(
-            refused(&format!("shm:file?path=/{}", "a".repeat(5000))),
-            UriError::TooLong
-        );
+        assert_eq!(refused(&format!("shm:file?path=/{}", "a".repeat(5000))), UriError::TooLong);
     }
 }

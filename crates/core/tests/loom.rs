@@ -32,11 +32,7 @@ impl CommitWord for Word {
         self.value.load(Ordering::Relaxed)
     }
     fn store_release(&self, value: u64) {
-        let order = if self.broken == Broken::CommitRelease {
-            Ordering::Relaxed
-        } else {
-            Ordering::Release
-        };
+        let order = if self.broken == Broken::CommitRelease { Ordering::Relaxed } else { Ordering::Release };
         self.value.store(value, order);
     }
     fn fence_release(&self) {
@@ -60,10 +56,7 @@ struct Slot {
 fn model(broken: Broken) {
     loom::model(move || {
         let slot = Arc::new(Slot {
-            word: Word {
-                value: AtomicU64::new(seqlock::in_progress(0)),
-                broken,
-            },
+            word: Word { value: AtomicU64::new(seqlock::in_progress(0)), broken },
             payload: [AtomicU64::new(0), AtomicU64::new(0)],
         });
         let writer = {
@@ -78,12 +71,7 @@ fn model(broken: Broken) {
                 }
             })
         };
-        let look = || {
-            (
-                slot.payload[0].load(Ordering::Relaxed),
-                slot.payload[1].load(Ordering::Relaxed),
-            )
-        };
+        let look = || (slot.payload[0].load(Ordering::Relaxed), slot.payload[1].load(Ordering::Relaxed));
         let seen = if broken == Broken::SecondLook {
             seqlock::check(&slot.word, 1).map(|()| look())
         } else {

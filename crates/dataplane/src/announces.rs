@@ -18,19 +18,13 @@ pub struct Announces {
     subscription: Handle<Subscription>,
     assembler: Option<Assembler>,
     malformed: u64,
+    arrivals: u64,
 }
 
 impl Announces {
     pub fn new(channel: String, stream_id: i32) -> Self {
         let (publication, subscription) = (Handle::None, Handle::None);
-        Self {
-            channel,
-            stream_id,
-            publication,
-            subscription,
-            assembler: None,
-            malformed: 0,
-        }
+        Self { channel, stream_id, publication, subscription, assembler: None, malformed: 0, arrivals: 0 }
     }
 
     pub fn detach(&mut self) {
@@ -39,12 +33,7 @@ impl Announces {
         self.assembler = None;
     }
 
-    pub fn work(
-        &mut self,
-        client: &Client,
-        endpoints: &[(u64, Arc<dyn Endpoint>)],
-        tick: &Tick<'_>,
-    ) {
+    pub fn work(&mut self, client: &Client, endpoints: &[(u64, Arc<dyn Endpoint>)], tick: &Tick<'_>) {
         if endpoints.iter().any(|(_, e)| e.hears_announces()) {
             self.hear(client, endpoints, tick);
         }
@@ -56,9 +45,7 @@ impl Announces {
     fn hear(&mut self, client: &Client, endpoints: &[(u64, Arc<dyn Endpoint>)], tick: &Tick<'_>) {
         // One reader that sleeps must not stall those who announce.
         let channel = with_parameter(&self.channel, "tether=false");
-        let _ = self
-            .subscription
-            .advance(|| client.add_subscription(&channel, self.stream_id));
+        let _ = self.subscription.advance(|| client.add_subscription(&channel, self.stream_id));
         let Handle::There(subscription) = &mut self.subscription else {
             return;
         };
@@ -69,15 +56,16 @@ impl Announces {
             return;
         };
         let mut heard = Vec::new();
-        assembler.poll(
-            subscription,
-            LIMIT,
-            |bytes, header| match PoolAnnounce::decode(bytes) {
-                Seen::Announce(announce) => heard.push((announce, header.session_id())),
-                Seen::Malformed(_) => self.malformed += 1,
-                Seen::Other => {}
-            },
-        );
+        assembler.poll(subscription, LIMIT, |bytes, header| match PoolAnnounce::decode(bytes) {
+            Seen::Announce(announce) => heard.push((announce, header.session_id())),
+            Seen::Malformed(_) => self.malformed += 1,
+            Seen::Other => {}
+        });
+        // The ear has just opened, or someone new speaks: our own producers need not wait for their turn.
+        let arrivals = subscription.images().arrivals();
+        if std::mem::replace(&mut self.arrivals, arrivals) != arrivals {
+            endpoints.iter().for_each(|(_, e)| e.announce_soon());
+        }
         for (announce, session) in heard {
             let join_ns = subscription.images().joined_ns(session).unwrap_or(0);
             for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.hears_announces()) {
@@ -87,9 +75,7 @@ impl Announces {
     }
 
     fn speak(&mut self, client: &Client, endpoints: &[(u64, Arc<dyn Endpoint>)], tick: &Tick<'_>) {
-        let _ = self
-            .publication
-            .advance(|| client.add_publication(&self.channel, self.stream_id));
+        let _ = self.publication.advance(|| client.add_publication(&self.channel, self.stream_id));
         let Some(publication) = self.publication.get() else {
             return;
         };
@@ -109,11 +95,7 @@ pub fn with_parameter(channel: &str, parameter: &str) -> String {
     if names.split('|').any(|p| p.split('=').next() == Some(key)) {
         return channel.to_owned();
     }
-    let separator = if names.is_empty() && !channel.contains('?') {
-        '?'
-    } else {
-        '|'
-    };
+    let separator = if names.is_empty() && !channel.contains('?') { '?' } else { '|' };
     format!("{channel}{separator}{parameter}")
 }
 
@@ -123,17 +105,8 @@ mod tests {
 
     #[test]
     fn a_parameter_is_added_once() {
-        assert_eq!(
-            with_parameter("aeron:ipc", "tether=false"),
-            "aeron:ipc?tether=false"
-        );
-        assert_eq!(
-            with_parameter("aeron:ipc?mtu=8k", "tether=false"),
-            "aeron:ipc?mtu=8k|tether=false"
-        );
-        assert_eq!(
-            with_parameter("aeron:ipc?tether=true", "tether=false"),
-            "aeron:ipc?tether=true"
-        );
+        assert_eq!(with_parameter("aeron:ipc", "tether=false"), "aeron:ipc?tether=false");
+        assert_eq!(with_parameter("aeron:ipc?mtu=8k", "tether=false"), "aeron:ipc?mtu=8k|tether=false");
+        assert_eq!(with_parameter("aeron:ipc?tether=true", "tether=false"), "aeron:ipc?tether=true");
     }
 }

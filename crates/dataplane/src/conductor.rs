@@ -19,7 +19,7 @@ use tensorpool_core::time::{monotonic_ns, realtime_ns};
 use crate::aeron::{self, AeronError, Client};
 use crate::announces::Announces;
 use crate::events::{Event, Events};
-use crate::media_driver::{LaunchError, MediaDriver, Settings};
+use crate::media_driver::{self, LaunchError, MediaDriver, Settings};
 
 /// How long the conductor sleeps between its rounds; short enough for prompt mapping and announces.
 const TICK: Duration = Duration::from_millis(2);
@@ -60,6 +60,8 @@ pub trait Endpoint: Send + Sync {
     fn sends_announces(&self) -> bool {
         false
     }
+    /// Makes the next announce due at once.
+    fn announce_soon(&self) {}
     /// The announce to send now, if one is due.
     fn due_announce(&self, _now: Now) -> Option<Vec<u8>> {
         None
@@ -82,7 +84,8 @@ pub struct Status {
 }
 
 struct Shared {
-    commands: Mutex<Vec<Command>>,
+    /// `None` once the thread has ended: nobody is there to obey.
+    commands: Mutex<Option<Vec<Command>>>,
     status: Mutex<Status>,
     changed: Condvar,
     events: Events,
@@ -99,7 +102,7 @@ impl Conductor {
     pub fn start(config: Config) -> std::io::Result<Self> {
         let bases = AllowedBases::new(&config.allowed_base_dirs)?;
         let shared = Arc::new(Shared {
-            commands: Mutex::default(),
+            commands: Mutex::new(Some(Vec::new())),
             status: Mutex::default(),
             changed: Condvar::new(),
             events: Events::default(),
@@ -114,9 +117,7 @@ impl Conductor {
             driver: None,
             next_try: Instant::now(),
         };
-        let thread = std::thread::Builder::new()
-            .name("tp-conductor".into())
-            .spawn(move || round.run())?;
+        let thread = std::thread::Builder::new().name("tp-conductor".into()).spawn(move || round.run())?;
         Ok(Self {
             shared,
             thread: Mutex::new(Some(thread)),
@@ -126,7 +127,9 @@ impl Conductor {
     }
 
     fn command(&self, command: Command) {
-        if let Ok(mut commands) = self.shared.commands.lock() {
+        if let Ok(mut commands) = self.shared.commands.lock()
+            && let Some(commands) = commands.as_mut()
+        {
             commands.push(command);
         }
         if let Ok(thread) = self.thread.lock()
@@ -150,16 +153,12 @@ impl Conductor {
         }
         let (done, wait) = mpsc::channel();
         self.command(Command::Remove(id, done));
-        // An error means the conductor is gone, and with it all handles.
+        // An error means the conductor is gone, and with it all handles: it dropped the sender.
         let _ = wait.recv();
     }
 
     pub fn status(&self) -> Status {
-        self.shared
-            .status
-            .lock()
-            .map(|s| s.clone())
-            .unwrap_or_default()
+        self.shared.status.lock().map(|s| s.clone()).unwrap_or_default()
     }
 
     /// Waits until connected, or for `timeout`.
@@ -167,11 +166,7 @@ impl Conductor {
         let Ok(status) = self.shared.status.lock() else {
             return Status::default();
         };
-        match self
-            .shared
-            .changed
-            .wait_timeout_while(status, timeout, |s| !s.connected)
-        {
+        match self.shared.changed.wait_timeout_while(status, timeout, |s| !s.connected) {
             Ok((status, _)) => status.clone(),
             Err(_) => Status::default(),
         }
@@ -225,7 +220,16 @@ impl Round {
                 Some(true) => self.disconnect(),
                 Some(false) => self.work(),
             }
+            self.duties();
             std::thread::park_timeout(TICK);
+        }
+        let unheard = self.shared.commands.lock().map(|mut c| c.take());
+        if let Ok(Some(unheard)) = unheard {
+            for command in unheard {
+                if let Command::Add(_, endpoint) = command {
+                    endpoint.close();
+                }
+            }
         }
         for (_, endpoint) in &self.endpoints {
             endpoint.close();
@@ -242,7 +246,7 @@ impl Round {
             .shared
             .commands
             .lock()
-            .map(|mut c| std::mem::take(&mut *c))
+            .map(|mut c| c.as_mut().map(std::mem::take).unwrap_or_default())
             .unwrap_or_default();
         for command in commands {
             match command {
@@ -288,21 +292,24 @@ impl Round {
 
     fn try_connect(&mut self) -> Result<Client, String> {
         let dir = &self.config.aeron_dir;
-        if self.driver.is_none()
-            && !aeron::driver_is_active(dir, self.config.driver_timeout_ms as i64)
-        {
-            let Some(settings) = &self.config.embed else {
-                return Err(format!("no media driver is running in {dir}"));
-            };
-            match MediaDriver::launch(settings) {
-                Ok(driver) => self.driver = Some(driver),
-                // Someone else is just starting one: connect to that.
-                Err(LaunchError::Held(_)) => {}
-                Err(error) => return Err(format!("cannot embed a media driver in {dir}: {error}")),
+        if self.driver.is_none() {
+            let is_active = aeron::driver_is_active(dir, self.config.driver_timeout_ms as i64);
+            match &self.config.embed {
+                None if is_active => {}
+                None => return Err(format!("no media driver is running in {dir}")),
+                // The heartbeat outlives a killed process for a while; its lock does not.
+                Some(settings) if is_active && !media_driver::is_left_over(settings) => {}
+                Some(settings) => match MediaDriver::launch(settings) {
+                    Ok(driver) => self.driver = Some(driver),
+                    // Someone else is just starting one: look again soon, and keep up the duties.
+                    Err(LaunchError::Held(who)) => {
+                        return Err(format!("the media driver of {who} in {dir} does not answer"));
+                    }
+                    Err(error) => return Err(format!("cannot embed a media driver in {dir}: {error}")),
+                },
             }
         }
-        Client::connect(dir, self.config.driver_timeout_ms)
-            .map_err(|e| format!("media driver in {dir}: {e}"))
+        Client::connect(dir, self.config.driver_timeout_ms).map_err(|e| format!("media driver in {dir}: {e}"))
     }
 
     fn disconnect(&mut self) {
@@ -313,9 +320,7 @@ impl Round {
         let errors = self.client.take().map(|c| c.errors()).unwrap_or_default();
         // A driver of our own that stopped answering is replaced, not trusted.
         drop(self.driver.take());
-        let why = errors
-            .last()
-            .map_or_else(|| "it stopped answering".to_owned(), |e| e.message.clone());
+        let why = errors.last().map_or_else(|| "it stopped answering".to_owned(), |e| e.message.clone());
         self.set_status(|s| {
             s.connected = false;
             s.last_error = Some(format!("media driver lost: {why}"));
@@ -324,16 +329,17 @@ impl Round {
         self.next_try = Instant::now();
     }
 
+    /// With or without a media driver: signs of life are in shared memory, not in Aeron.
+    fn duties(&self) {
+        let tick = Tick { now: now(), bases: &self.bases, events: &self.shared.events };
+        for (_, endpoint) in &self.endpoints {
+            endpoint.duty(&tick);
+        }
+    }
+
     fn work(&mut self) {
         let Some(client) = &self.client else { return };
-        let tick = Tick {
-            now: Now {
-                monotonic_ns: monotonic_ns(),
-                realtime_ns: realtime_ns(),
-            },
-            bases: &self.bases,
-            events: &self.shared.events,
-        };
+        let tick = Tick { now: now(), bases: &self.bases, events: &self.shared.events };
         for error in client.errors() {
             push(tick.events, "aeron_error", error.to_string());
         }
@@ -341,7 +347,6 @@ impl Round {
             if let Err(error) = endpoint.attach(client) {
                 push(tick.events, "aeron_error", error.to_string());
             }
-            endpoint.duty(&tick);
         }
         self.announces.work(client, &self.endpoints, &tick);
     }
@@ -358,12 +363,10 @@ impl Round {
     }
 }
 
+fn now() -> Now {
+    Now { monotonic_ns: monotonic_ns(), realtime_ns: realtime_ns() }
+}
+
 fn push(events: &Events, kind: &'static str, detail: String) {
-    events.push(Event {
-        kind,
-        at_ns: monotonic_ns(),
-        stream_id: None,
-        epoch: None,
-        detail,
-    });
+    events.push(Event { kind, at_ns: monotonic_ns(), stream_id: None, epoch: None, detail });
 }

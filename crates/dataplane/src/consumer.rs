@@ -74,6 +74,8 @@ struct State {
     mapping: Option<Arc<Mapping>>,
     judge: Judge,
     tracker: Tracker,
+    /// The epoch whose sequences the tracker counts; mapped again, it goes on where it was.
+    tracked: Option<u64>,
     departures: u64,
     refused: Option<Refused>,
     /// The refusal that was told already, so that it is told once.
@@ -103,16 +105,12 @@ impl Consumer {
             mapping: None,
             judge: Judge::new(config.freshness_ns),
             tracker: Tracker::new(config.max_outstanding_seq_gap),
+            tracked: None,
             departures: 0,
             refused: None,
             told: None,
         };
-        Self {
-            config,
-            state: Mutex::new(state),
-            counters: Arc::default(),
-            closed: AtomicBool::new(false),
-        }
+        Self { config, state: Mutex::new(state), counters: Arc::default(), closed: AtomicBool::new(false) }
     }
 
     pub fn counters(&self) -> &Arc<Counters> {
@@ -124,9 +122,7 @@ impl Consumer {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     pub fn mapping(&self) -> Option<Arc<Mapping>> {
@@ -142,10 +138,7 @@ impl Consumer {
     }
 
     pub fn is_connected(&self) -> bool {
-        self.lock()
-            .subscription
-            .get()
-            .is_some_and(|s| s.is_connected())
+        self.lock().subscription.get().is_some_and(|s| s.is_connected())
     }
 
     pub fn is_ready(&self) -> bool {
@@ -181,16 +174,17 @@ impl Consumer {
 
     /// Polls, and hands each descriptor that is next in order to `each`.
     #[inline]
-    fn drain(
-        &self,
-        limit: usize,
-        mut each: impl FnMut(&mut State, &Counters, FrameDescriptor),
-    ) -> usize {
+    fn drain(&self, limit: usize, mut each: impl FnMut(&mut State, &Counters, FrameDescriptor)) -> usize {
         let mut guard = self.lock();
         let state = &mut *guard;
         // Out of the state for the poll, so that the callback may have the rest of it.
-        let Handle::There(mut subscription) = std::mem::take(&mut state.subscription) else {
-            return 0;
+        let mut subscription = match std::mem::take(&mut state.subscription) {
+            Handle::There(subscription) => subscription,
+            // One that is on its way goes back: a reader that polls all the time would lose it each time.
+            other => {
+                state.subscription = other;
+                return 0;
+            }
         };
         let departures = subscription.images().departures();
         let (counters, stream_id) = (&*self.counters, self.config.stream_id);
@@ -220,11 +214,7 @@ impl Consumer {
                 if let Some(refused) = state.refused.take() {
                     return Waited::Refused(refused);
                 }
-                if state
-                    .subscription
-                    .get()
-                    .is_some_and(Subscription::has_fragment)
-                {
+                if state.subscription.get().is_some_and(Subscription::has_fragment) {
                     return Waited::Ready;
                 }
             }
@@ -242,20 +232,16 @@ impl Consumer {
 
     fn event(&self, events: &Events, tick_ns: u64, kind: &'static str, epoch: u64, detail: String) {
         let stream_id = Some(self.config.stream_id);
-        events.push(Event {
-            kind,
-            at_ns: tick_ns,
-            stream_id,
-            epoch: Some(epoch),
-            detail,
-        });
+        events.push(Event { kind, at_ns: tick_ns, stream_id, epoch: Some(epoch), detail });
     }
 
     /// Replaces the mapping; what was in flight for the old one is dropped by its epoch.
     fn remap(&self, mapping: Option<Arc<Mapping>>) -> Option<Arc<Mapping>> {
         let mut state = self.lock();
-        state.tracker.reset();
-        if mapping.is_some() {
+        if let Some(fresh) = &mapping {
+            if state.tracked.replace(fresh.epoch) != Some(fresh.epoch) {
+                state.tracker.reset();
+            }
             state.refused = None;
             state.told = None;
             self.counters.mapped.fetch_add(1, Ordering::Relaxed);
@@ -269,26 +255,14 @@ impl Consumer {
         let key = Some((refused.epoch, refused.reason));
         if state.told != key {
             state.told = key;
-            self.event(
-                tick.events,
-                tick.now.monotonic_ns,
-                "refused",
-                refused.epoch,
-                refused.message.clone(),
-            );
+            self.event(tick.events, tick.now.monotonic_ns, "refused", refused.epoch, refused.message.clone());
             state.refused = Some(refused);
         }
     }
 
     fn unmap(&self, tick: &Tick<'_>, why: &str) {
         if let Some(old) = self.remap(None) {
-            self.event(
-                tick.events,
-                tick.now.monotonic_ns,
-                "unmapped",
-                old.epoch,
-                why.to_owned(),
-            );
+            self.event(tick.events, tick.now.monotonic_ns, "unmapped", old.epoch, why.to_owned());
         }
     }
 }
@@ -334,8 +308,8 @@ impl State {
     /// The slot's own rules. The frame counts as received from here on.
     #[inline]
     fn accept(&mut self, counters: &Counters, d: &FrameDescriptor) -> Option<Frame> {
-        let Some(mapping) = &self.mapping else {
-            // Unmapped between the descriptor and now: it is in the span, so it must be accounted.
+        let Some(mapping) = self.mapping.as_ref().filter(|m| m.epoch == d.epoch) else {
+            // Unmapped or mapped anew since the descriptor: it is in the span, so it must be accounted.
             counters.drops.add(Reason::Late, 1);
             return None;
         };
@@ -352,8 +326,11 @@ impl State {
             Err(reason) => {
                 counters.drops.add(reason, 1);
                 if reason == Reason::Late {
-                    self.tracker
-                        .on_overwritten(d.seq, mapping.seq_in_slot_of(d.seq));
+                    self.tracker.on_overwritten(
+                        d.seq,
+                        mapping.seq_in_slot_of(d.seq),
+                        u64::from(mapping.nslots),
+                    );
                 }
                 None
             }
@@ -370,9 +347,7 @@ impl Endpoint for Consumer {
         }
         // A reader that stops polling must stall nobody: it is put to rest instead.
         let channel = with_parameter(&config.descriptor_channel, "tether=false");
-        state
-            .subscription
-            .advance(|| client.add_subscription(&channel, config.descriptor_stream_id))?;
+        state.subscription.advance(|| client.add_subscription(&channel, config.descriptor_stream_id))?;
         state.departures = 0;
         Ok(())
     }
@@ -415,20 +390,16 @@ impl Endpoint for Consumer {
             let mut state = self.lock();
             let held = match &state.mapping {
                 None => Held::Unmapped,
-                Some(m) => Held::Mapped {
-                    epoch: m.epoch,
-                    active: state.judge.is_fresh(m.activity_ns(), now_ns),
-                },
+                Some(m) => {
+                    Held::Mapped { epoch: m.epoch, active: state.judge.is_fresh(m.activity_ns(), now_ns) }
+                }
             };
-            let intact = state.mapping.as_ref().is_none_or(|m| m.is_intact());
-            (
-                state.judge.on_announce(announce, join_ns, held, tick.now),
-                intact,
-            )
+            let intact = state.mapping.as_ref().is_none_or(|m| m.is_intact(announce));
+            (state.judge.on_announce(announce, join_ns, held, tick.now), intact)
         };
         match action {
             Action::Keep if intact => {}
-            Action::Keep => self.unmap(tick, "the superblock changed under us"),
+            Action::Keep => self.unmap(tick, "the superblocks differ from the announce"),
             Action::Ignore(why) => {
                 self.counters.ignored(why).fetch_add(1, Ordering::Relaxed);
             }
@@ -445,32 +416,16 @@ impl Consumer {
         let mapping = match Mapping::open(announce, tick.bases, Access::Read) {
             Ok(mapping) => mapping,
             Err(e) => {
-                let refused = Refused {
-                    epoch,
-                    reason: e.reason(),
-                    uri: e.uri.clone(),
-                    message: e.to_string(),
-                };
+                let refused =
+                    Refused { epoch, reason: e.reason(), uri: e.uri.clone(), message: e.to_string() };
                 return self.refuse(refused, tick);
             }
         };
-        if !self
-            .lock()
-            .judge
-            .is_fresh(mapping.activity_ns(), tick.now.monotonic_ns)
-        {
-            self.counters
-                .ignored(Ignored::Stale)
-                .fetch_add(1, Ordering::Relaxed);
+        if !self.lock().judge.is_fresh(mapping.activity_ns(), tick.now.monotonic_ns) {
+            self.counters.ignored(Ignored::Stale).fetch_add(1, Ordering::Relaxed);
             return;
         }
         self.remap(Some(Arc::new(mapping)));
-        self.event(
-            tick.events,
-            tick.now.monotonic_ns,
-            "mapped",
-            epoch,
-            String::new(),
-        );
+        self.event(tick.events, tick.now.monotonic_ns, "mapped", epoch, String::new());
     }
 }

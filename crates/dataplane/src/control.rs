@@ -19,13 +19,7 @@ pub struct ControlPublication {
 impl ControlPublication {
     pub fn new(channel: String, stream_id: i32) -> Self {
         let (state, failure) = (Mutex::new(Handle::None), Mutex::default());
-        Self {
-            channel,
-            stream_id,
-            state,
-            failure,
-            closed: AtomicBool::new(false),
-        }
+        Self { channel, stream_id, state, failure, closed: AtomicBool::new(false) }
     }
 
     pub fn offer(&self, message: &[u8]) -> Result<i64, NotTaken> {
@@ -40,9 +34,7 @@ impl ControlPublication {
     }
 
     pub fn is_connected(&self) -> bool {
-        self.state
-            .lock()
-            .is_ok_and(|mut s| s.get().is_some_and(|p| p.is_connected()))
+        self.state.lock().is_ok_and(|mut s| s.get().is_some_and(|p| p.is_connected()))
     }
 
     pub fn is_ready(&self) -> bool {
@@ -50,11 +42,7 @@ impl ControlPublication {
     }
 
     pub fn max_message_length(&self) -> Option<usize> {
-        self.state
-            .lock()
-            .ok()?
-            .get()
-            .map(|p| p.max_message_length())
+        self.state.lock().ok()?.get().map(|p| p.max_message_length())
     }
 
     /// Why the media driver refused the channel, if it did.
@@ -87,10 +75,7 @@ impl Endpoint for ControlPublication {
     }
 }
 
-fn remember(
-    failure: &Mutex<Option<AeronError>>,
-    result: Result<(), AeronError>,
-) -> Result<(), AeronError> {
+fn remember(failure: &Mutex<Option<AeronError>>, result: Result<(), AeronError>) -> Result<(), AeronError> {
     if let Err(error) = &result
         && let Ok(mut failure) = failure.lock()
     {
@@ -115,12 +100,7 @@ pub struct ControlSubscription {
 
 impl ControlSubscription {
     pub fn new(channel: String, stream_id: i32) -> Self {
-        Self {
-            channel,
-            stream_id,
-            ear: Mutex::default(),
-            failure: Mutex::default(),
-        }
+        Self { channel, stream_id, ear: Mutex::default(), failure: Mutex::default() }
     }
 
     /// Hands up to `limit` fragments' worth of whole messages to `f`.
@@ -128,28 +108,19 @@ impl ControlSubscription {
         let Ok(mut ear) = self.ear.lock() else {
             return 0;
         };
-        let Ear {
-            subscription,
-            assembler,
-        } = &mut *ear;
+        let Ear { subscription, assembler } = &mut *ear;
         match (subscription.get(), assembler) {
-            (Some(subscription), Some(assembler)) => {
-                assembler.poll(subscription, limit, |bytes, _| f(bytes))
-            }
+            (Some(subscription), Some(assembler)) => assembler.poll(subscription, limit, |bytes, _| f(bytes)),
             _ => 0,
         }
     }
 
     pub fn is_connected(&self) -> bool {
-        self.ear
-            .lock()
-            .is_ok_and(|mut e| e.subscription.get().is_some_and(|s| s.is_connected()))
+        self.ear.lock().is_ok_and(|mut e| e.subscription.get().is_some_and(|s| s.is_connected()))
     }
 
     pub fn is_ready(&self) -> bool {
-        self.ear
-            .lock()
-            .is_ok_and(|mut e| e.subscription.get().is_some())
+        self.ear.lock().is_ok_and(|mut e| e.subscription.get().is_some())
     }
 
     pub fn failure(&self) -> Option<AeronError> {
@@ -168,9 +139,7 @@ impl Endpoint for ControlSubscription {
         if ear.assembler.is_none() {
             ear.assembler = Some(Assembler::new()?);
         }
-        let result = ear
-            .subscription
-            .advance(|| client.add_subscription(&self.channel, self.stream_id));
+        let result = ear.subscription.advance(|| client.add_subscription(&self.channel, self.stream_id));
         remember(&self.failure, result)
     }
 

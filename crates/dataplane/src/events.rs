@@ -44,10 +44,8 @@ impl Events {
     /// The next event, or `None` after `timeout` or once closed.
     pub fn next(&self, timeout: Duration) -> Option<Event> {
         let queue = self.queue.lock().ok()?;
-        let (mut queue, _) = self
-            .arrived
-            .wait_timeout_while(queue, timeout, |q| q.events.is_empty() && !q.closed)
-            .ok()?;
+        let (mut queue, _) =
+            self.arrived.wait_timeout_while(queue, timeout, |q| q.events.is_empty() && !q.closed).ok()?;
         queue.events.pop_front()
     }
 

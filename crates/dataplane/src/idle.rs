@@ -23,9 +23,7 @@ impl FromStr for Strategy {
             "busy-spin" => Ok(Self::BusySpin),
             "yield" => Ok(Self::Yield),
             "sleep" => Ok(Self::Sleep),
-            other => Err(format!(
-                "idle strategy {other:?}: use backoff, busy-spin, yield or sleep"
-            )),
+            other => Err(format!("idle strategy {other:?}: use backoff, busy-spin, yield or sleep")),
         }
     }
 }
@@ -44,11 +42,7 @@ pub struct Idle {
 
 impl Idle {
     pub fn new(strategy: Strategy) -> Self {
-        Self {
-            strategy,
-            turns: 0,
-            park: MIN_PARK,
-        }
+        Self { strategy, turns: 0, park: MIN_PARK }
     }
 
     pub fn idle(&mut self) {

@@ -12,7 +12,7 @@ use std::ptr;
 
 use rusteron_media_driver::bindings as c;
 use tensorpool_core::fork::Birth;
-use tensorpool_core::lock::{FileLock, LockError};
+use tensorpool_core::lock::{self, FileLock, LockError};
 
 const MS: u64 = 1_000_000;
 
@@ -93,15 +93,8 @@ unsafe impl Sync for MediaDriver {}
 
 fn last_error() -> LaunchError {
     // SAFETY: returns a thread-local string.
-    let text = unsafe { std::ffi::CStr::from_ptr(c::aeron_errmsg()) }
-        .to_string_lossy()
-        .into_owned();
-    let line = text
-        .lines()
-        .find(|l| !l.trim().is_empty())
-        .unwrap_or("unknown error")
-        .trim()
-        .to_owned();
+    let text = unsafe { std::ffi::CStr::from_ptr(c::aeron_errmsg()) }.to_string_lossy().into_owned();
+    let line = text.lines().find(|l| !l.trim().is_empty()).unwrap_or("unknown error").trim().to_owned();
     LaunchError::Aeron(line)
 }
 
@@ -131,6 +124,13 @@ fn cnc_pid(dir: &str) -> Option<u32> {
     }
 }
 
+/// Whether the driver found in `settings.dir` was embedded by a process that is dead: its lock is
+/// free and names the maker of the files.
+pub fn is_left_over(settings: &Settings) -> bool {
+    let named = std::fs::read_to_string(&settings.lock_path).unwrap_or_default();
+    cnc_pid(&settings.dir).is_some_and(|pid| named == holder(pid)) && lock::is_free(&settings.lock_path)
+}
+
 impl MediaDriver {
     /// Starts a driver in `settings.dir`. What a dead driver left there is removed first.
     pub fn launch(settings: &Settings) -> Result<Self, LaunchError> {
@@ -151,8 +151,7 @@ impl MediaDriver {
                 checked(c::aeron_driver_init(&raw mut driver, context))?;
                 // Before any client can have mapped anything: Aeron itself makes it world-readable.
                 let mode = std::fs::Permissions::from_mode(settings.dir_mode);
-                std::fs::set_permissions(Path::new(&settings.dir), mode)
-                    .map_err(LaunchError::Io)?;
+                std::fs::set_permissions(Path::new(&settings.dir), mode).map_err(LaunchError::Io)?;
                 checked(c::aeron_driver_start(driver, false))
             });
             if let Err(error) = made {
@@ -163,13 +162,7 @@ impl MediaDriver {
                 return Err(error);
             }
         }
-        Ok(Self {
-            dir: settings.dir.clone(),
-            driver,
-            context,
-            _lock: lock,
-            birth: Birth::here(),
-        })
+        Ok(Self { dir: settings.dir.clone(), driver, context, _lock: lock, birth: Birth::here() })
     }
 
     pub fn dir(&self) -> &str {
@@ -184,8 +177,7 @@ unsafe fn configure(
     s: &Settings,
     delete_on_start: bool,
 ) -> Result<(), LaunchError> {
-    let text =
-        |t: &str| CString::new(t).map_err(|_| LaunchError::Aeron(format!("{t:?} holds a NUL")));
+    let text = |t: &str| CString::new(t).map_err(|_| LaunchError::Aeron(format!("{t:?} holds a NUL")));
     let dir = text(&s.dir)?;
     let idle = text(&s.idle_strategy)?;
     let mode = if s.dedicated_threads {
@@ -196,57 +188,21 @@ unsafe fn configure(
     // SAFETY: the context is alive; Aeron copies the strings.
     unsafe {
         checked(c::aeron_driver_context_set_dir(context, dir.as_ptr()))?;
-        checked(c::aeron_driver_context_set_dir_warn_if_exists(
-            context, false,
-        ))?;
-        checked(c::aeron_driver_context_set_dir_delete_on_start(
-            context,
-            delete_on_start,
-        ))?;
-        checked(c::aeron_driver_context_set_dir_delete_on_shutdown(
-            context, true,
-        ))?;
-        checked(c::aeron_driver_context_set_driver_timeout_ms(
-            context,
-            s.driver_timeout_ms,
-        ))?;
+        checked(c::aeron_driver_context_set_dir_warn_if_exists(context, false))?;
+        checked(c::aeron_driver_context_set_dir_delete_on_start(context, delete_on_start))?;
+        checked(c::aeron_driver_context_set_dir_delete_on_shutdown(context, true))?;
+        checked(c::aeron_driver_context_set_driver_timeout_ms(context, s.driver_timeout_ms))?;
         checked(c::aeron_driver_context_set_threading_mode(context, mode))?;
-        checked(c::aeron_driver_context_set_shared_idle_strategy(
-            context,
-            idle.as_ptr(),
-        ))?;
-        checked(c::aeron_driver_context_set_conductor_idle_strategy(
-            context,
-            idle.as_ptr(),
-        ))?;
-        checked(c::aeron_driver_context_set_sender_idle_strategy(
-            context,
-            idle.as_ptr(),
-        ))?;
-        checked(c::aeron_driver_context_set_receiver_idle_strategy(
-            context,
-            idle.as_ptr(),
-        ))?;
-        checked(c::aeron_driver_context_set_term_buffer_sparse_file(
-            context, true,
-        ))?;
-        checked(c::aeron_driver_context_set_ipc_term_buffer_length(
-            context,
-            s.ipc_term_length as usize,
-        ))?;
-        checked(c::aeron_driver_context_set_timer_interval_ns(
-            context,
-            s.timer_interval_ns,
-        ))?;
+        checked(c::aeron_driver_context_set_shared_idle_strategy(context, idle.as_ptr()))?;
+        checked(c::aeron_driver_context_set_conductor_idle_strategy(context, idle.as_ptr()))?;
+        checked(c::aeron_driver_context_set_sender_idle_strategy(context, idle.as_ptr()))?;
+        checked(c::aeron_driver_context_set_receiver_idle_strategy(context, idle.as_ptr()))?;
+        checked(c::aeron_driver_context_set_term_buffer_sparse_file(context, true))?;
+        checked(c::aeron_driver_context_set_ipc_term_buffer_length(context, s.ipc_term_length as usize))?;
+        checked(c::aeron_driver_context_set_timer_interval_ns(context, s.timer_interval_ns))?;
         checked(c::aeron_driver_context_set_untethered_window_limit_timeout_ns(context, 10 * MS))?;
-        checked(c::aeron_driver_context_set_untethered_linger_timeout_ns(
-            context,
-            10 * MS,
-        ))?;
-        checked(c::aeron_driver_context_set_untethered_resting_timeout_ns(
-            context,
-            1_000 * MS,
-        ))?;
+        checked(c::aeron_driver_context_set_untethered_linger_timeout_ns(context, 10 * MS))?;
+        checked(c::aeron_driver_context_set_untethered_resting_timeout_ns(context, 1_000 * MS))?;
         checked(c::aeron_driver_context_set_client_liveness_timeout_ns(
             context,
             s.client_liveness_timeout_ns,

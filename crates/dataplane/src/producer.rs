@@ -105,6 +105,7 @@ pub struct Producer {
     counters: Counters,
     closed: AtomicBool,
     next_announce_ns: AtomicU64,
+    next_activity_ns: AtomicU64,
 }
 
 /// A slot given out for writing. Commit or abandon it; until then nothing wraps onto it.
@@ -142,6 +143,7 @@ impl Producer {
             counters: Counters::default(),
             closed: AtomicBool::new(false),
             next_announce_ns: AtomicU64::new(0),
+            next_activity_ns: AtomicU64::new(0),
         }
     }
 
@@ -154,9 +156,7 @@ impl Producer {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     pub fn epoch(&self) -> Option<u64> {
@@ -168,10 +168,7 @@ impl Producer {
     }
 
     pub fn is_connected(&self) -> bool {
-        self.lock()
-            .publication
-            .get()
-            .is_some_and(|p| p.is_connected())
+        self.lock().publication.get().is_some_and(|p| p.is_connected())
     }
 
     pub fn is_ready(&self) -> bool {
@@ -194,15 +191,7 @@ impl Producer {
         };
         mapping.begin(seq);
         fill(mapping.payload(pool, seq));
-        self.commit(
-            &mut state,
-            &mapping,
-            pool,
-            seq,
-            spec,
-            values_len as u32,
-            tags,
-        )
+        self.commit(&mut state, &mapping, pool, seq, spec, values_len as u32, tags)
     }
 
     /// Gives out the next slot for writing in place.
@@ -210,13 +199,7 @@ impl Producer {
         let mut state = self.lock();
         let (mapping, pool, seq) = self.take(&mut state, values_len)?;
         mapping.begin(seq);
-        Ok(Claim {
-            seq,
-            spec,
-            values_len: values_len as u32,
-            pool,
-            mapping,
-        })
+        Ok(Claim { seq, spec, values_len: values_len as u32, pool, mapping })
     }
 
     pub fn commit_claim(&self, claim: &Claim, tags: Tags) -> Offered {
@@ -225,30 +208,15 @@ impl Producer {
             Some(current) if Arc::ptr_eq(current, &claim.mapping) => {}
             // The regions went away under the claim: nobody would see this frame.
             _ => {
-                return Offered {
-                    outcome: Outcome::Closed,
-                    seq: None,
-                };
+                return Offered { outcome: Outcome::Closed, seq: None };
             }
         }
-        self.commit(
-            &mut state,
-            &claim.mapping,
-            claim.pool,
-            claim.seq,
-            claim.spec,
-            claim.values_len,
-            tags,
-        )
+        self.commit(&mut state, &claim.mapping, claim.pool, claim.seq, claim.spec, claim.values_len, tags)
     }
 
     pub fn abandon_claim(&self, claim: &Claim) {
         let mut state = self.lock();
-        if !state
-            .mapping
-            .as_ref()
-            .is_some_and(|m| Arc::ptr_eq(m, &claim.mapping))
-        {
+        if !state.mapping.as_ref().is_some_and(|m| Arc::ptr_eq(m, &claim.mapping)) {
             return;
         }
         bump(&self.counters.abandoned);
@@ -259,11 +227,7 @@ impl Producer {
     }
 
     #[inline]
-    fn take(
-        &self,
-        state: &mut State,
-        values_len: u64,
-    ) -> Result<(Arc<Mapping>, u16, u64), Outcome> {
+    fn take(&self, state: &mut State, values_len: u64) -> Result<(Arc<Mapping>, u16, u64), Outcome> {
         let mapping = state.mapping.clone().ok_or(Outcome::Closed)?;
         let Some(pool) = mapping.smallest_pool(values_len) else {
             bump(&self.counters.no_pool);
@@ -276,7 +240,6 @@ impl Producer {
         Ok((mapping, pool, seq))
     }
 
-    #[allow(clippy::too_many_arguments)]
     #[inline]
     fn commit(
         &self,
@@ -299,9 +262,7 @@ impl Producer {
         };
         mapping.commit(seq, &fields);
         bump(&self.counters.committed);
-        self.counters
-            .bytes
-            .fetch_add(u64::from(values_len_bytes), Ordering::Relaxed);
+        self.counters.bytes.fetch_add(u64::from(values_len_bytes), Ordering::Relaxed);
         state.pending[index as usize] = (tags.trace_id, tags.meta_version);
         state.order.commit(seq);
         let mut outcome = Outcome::Deferred;
@@ -311,10 +272,7 @@ impl Producer {
                 outcome = result;
             }
         }
-        Offered {
-            outcome,
-            seq: Some(seq),
-        }
+        Offered { outcome, seq: Some(seq) }
     }
 
     fn release(&self, state: &mut State) {
@@ -339,9 +297,7 @@ impl Producer {
             trace_id,
         };
         let sent = match state.publication.get() {
-            Some(p) => p.claim(FRAME_DESCRIPTOR_ENCODED_LENGTH, |bytes| {
-                descriptor.encode(bytes)
-            }),
+            Some(p) => p.claim(FRAME_DESCRIPTOR_ENCODED_LENGTH, |bytes| descriptor.encode(bytes)),
             None => Err(NotTaken::Closed),
         };
         let (outcome, counter) = match sent {
@@ -359,8 +315,7 @@ impl Endpoint for Producer {
     fn attach(&self, client: &Client) -> Result<(), AeronError> {
         let config = &self.config;
         self.lock().publication.advance(|| {
-            client
-                .add_exclusive_publication(&config.descriptor_channel, config.descriptor_stream_id)
+            client.add_exclusive_publication(&config.descriptor_channel, config.descriptor_stream_id)
         })
     }
 
@@ -371,14 +326,31 @@ impl Endpoint for Producer {
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         let mut state = self.lock();
+        // Their claim can no longer be settled, so they never go out.
+        let deferred = state.order.give_up();
+        self.counters.closed.fetch_add(deferred, Ordering::Relaxed);
         state.publication = Handle::None;
         state.mapping = None;
     }
 
-    fn duty(&self, _: &Tick<'_>) {}
+    /// Alone, the producer gives the sign of life of its regions itself.
+    fn duty(&self, tick: &Tick<'_>) {
+        let now_ns = tick.now.monotonic_ns;
+        if self.config.announce.is_none() || now_ns < self.next_activity_ns.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Some(mapping) = self.lock().mapping.clone() {
+            mapping.refresh_activity(now_ns);
+        }
+        self.next_activity_ns.store(now_ns + self.config.announce_period_ns, Ordering::Relaxed);
+    }
 
     fn sends_announces(&self) -> bool {
         self.config.announce.is_some() && !self.closed.load(Ordering::Relaxed)
+    }
+
+    fn announce_soon(&self) {
+        self.next_announce_ns.store(0, Ordering::Relaxed);
     }
 
     fn due_announce(&self, now: Now) -> Option<Vec<u8>> {
@@ -386,18 +358,7 @@ impl Endpoint for Producer {
         if now.monotonic_ns < self.next_announce_ns.load(Ordering::Relaxed) {
             return None;
         }
-        let mapping = self.lock().mapping.clone()?;
-        self.next_announce_ns.store(
-            now.monotonic_ns + self.config.announce_period_ns,
-            Ordering::Relaxed,
-        );
-        mapping.refresh_activity(now.monotonic_ns);
-        Some(
-            PoolAnnounce {
-                timestamp_ns: now.monotonic_ns,
-                ..announce.clone()
-            }
-            .encode(),
-        )
+        self.next_announce_ns.store(now.monotonic_ns + self.config.announce_period_ns, Ordering::Relaxed);
+        Some(PoolAnnounce { timestamp_ns: now.monotonic_ns, ..announce.clone() }.encode())
     }
 }

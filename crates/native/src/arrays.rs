@@ -33,17 +33,11 @@ pub const DTYPES: [(&str, i16, NPY_TYPES); 13] = [
 ];
 
 pub fn dtype_name(dtype: i16) -> &'static str {
-    DTYPES
-        .iter()
-        .find(|(_, d, _)| *d == dtype)
-        .map_or("unknown", |(name, _, _)| name)
+    DTYPES.iter().find(|(_, d, _)| *d == dtype).map_or("unknown", |(name, _, _)| name)
 }
 
 fn numpy_type(dtype: i16) -> NPY_TYPES {
-    DTYPES
-        .iter()
-        .find(|(_, d, _)| *d == dtype)
-        .map_or(NPY_TYPES::NPY_UBYTE, |(_, _, t)| *t)
+    DTYPES.iter().find(|(_, d, _)| *d == dtype).map_or(NPY_TYPES::NPY_UBYTE, |(_, _, t)| *t)
 }
 
 #[cold]
@@ -54,9 +48,7 @@ pub fn unsupported(py: Python<'_>, what: &str) -> PyErr {
          Convert with array.astype(...), or send the raw memory with array.view('uint8')",
         names.join(", ")
     );
-    errors::raise(py, "UnsupportedDtype", &message, |f| {
-        f.set_item("dtype", what)
-    })
+    errors::raise(py, "UnsupportedDtype", &message, |f| f.set_item("dtype", what))
 }
 
 /// A name as people write it (`"uint16"`, `np.uint16`, `np.dtype("uint16")`) to the registry.
@@ -157,34 +149,19 @@ impl<'py> Source<'py> {
 
     fn from_array(array: &Bound<'py, PyUntypedArray>, wanted: Option<i16>) -> PyResult<Self> {
         let descr = array.dtype();
-        let dtype =
-            from_numpy(&descr).ok_or_else(|| unsupported(array.py(), &descr.to_string()))?;
+        let dtype = from_numpy(&descr).ok_or_else(|| unsupported(array.py(), &descr.to_string()))?;
         // SAFETY: the array lives as long as the bound reference we keep.
         let data = unsafe { (*array.as_array_ptr()).fields.data.cast_const().cast() };
-        Self::build(
-            array.as_any(),
-            data,
-            dtype,
-            wanted,
-            array.shape(),
-            array.strides(),
-            None,
-        )
+        Self::build(array.as_any(), data, dtype, wanted, array.shape(), array.strides(), None)
     }
 
     fn from_buffer(object: &Bound<'py, PyAny>, wanted: Option<i16>) -> PyResult<Self> {
         let py = object.py();
         let mut view = Box::new(ffi::Py_buffer::new());
         // SAFETY: a fresh struct; on success it is released by Exported.
-        if unsafe {
-            ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut *view, ffi::PyBUF_RECORDS_RO)
-        } != 0
-        {
+        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut *view, ffi::PyBUF_RECORDS_RO) } != 0 {
             let error = PyErr::fetch(py);
-            return Err(unsupported(
-                py,
-                &format!("of {}: {error}", object.get_type().name()?),
-            ));
+            return Err(unsupported(py, &format!("of {}: {error}", object.get_type().name()?)));
         }
         let buffer = Exported(view);
         let view = &buffer.0;
@@ -192,13 +169,10 @@ impl<'py> Source<'py> {
             "B"
         } else {
             // SAFETY: a terminated string owned by the exporter while the buffer is held.
-            unsafe { CStr::from_ptr(view.format) }
-                .to_str()
-                .unwrap_or("?!")
+            unsafe { CStr::from_ptr(view.format) }.to_str().unwrap_or("?!")
         };
         let itemsize = usize::try_from(view.itemsize).unwrap_or(0);
-        let dtype =
-            from_format(format, itemsize).ok_or_else(|| unsupported(py, &format!("'{format}'")))?;
+        let dtype = from_format(format, itemsize).ok_or_else(|| unsupported(py, &format!("'{format}'")))?;
         let n = usize::try_from(view.ndim).unwrap_or(0);
         let (mut shape, mut strides) = ([0usize; MAX_DIMS], [0isize; MAX_DIMS]);
         if n > MAX_DIMS {
@@ -212,15 +186,7 @@ impl<'py> Source<'py> {
             }
         }
         let data = view.buf.cast_const().cast();
-        Self::build(
-            object,
-            data,
-            dtype,
-            wanted,
-            &shape[..n],
-            &strides[..n],
-            Some(buffer),
-        )
+        Self::build(object, data, dtype, wanted, &shape[..n], &strides[..n], Some(buffer))
     }
 
     fn build(
@@ -246,36 +212,19 @@ impl<'py> Source<'py> {
             }
         };
         // A scalar travels as one element.
-        let (shape, strides) = if shape.is_empty() {
-            (&[1usize][..], &[item][..])
-        } else {
-            (shape, strides)
-        };
+        let (shape, strides) = if shape.is_empty() { (&[1usize][..], &[item][..]) } else { (shape, strides) };
         let is_row = contiguous(shape, strides, item, true);
         let is_column = !is_row && contiguous(shape, strides, item, false);
-        let order = if is_column {
-            MAJOR_ORDER_COLUMN
-        } else {
-            MAJOR_ORDER_ROW
-        };
+        let order = if is_column { MAJOR_ORDER_COLUMN } else { MAJOR_ORDER_ROW };
         let spec = spec(dtype, order, shape)?;
-        let values_len = spec
-            .values_len()
-            .ok_or_else(|| PyValueError::new_err("the tensor is too large"))?;
+        let values_len = spec.values_len().ok_or_else(|| PyValueError::new_err("the tensor is too large"))?;
         let strided = (!is_row && !is_column).then(|| {
             let (mut s, mut t) = ([0; MAX_DIMS], [0; MAX_DIMS]);
             s[..shape.len()].copy_from_slice(shape);
             t[..shape.len()].copy_from_slice(strides);
             (s, t)
         });
-        Ok(Self {
-            data,
-            spec,
-            values_len,
-            strided,
-            _object: object.clone(),
-            _buffer: buffer,
-        })
+        Ok(Self { data, spec, values_len, strided, _object: object.clone(), _buffer: buffer })
     }
 
     /// What the copy needs, free of the interpreter.
@@ -299,9 +248,8 @@ pub fn spec(dtype: i16, order: i16, shape: &[usize]) -> PyResult<TensorSpec> {
     if shape.len() > MAX_DIMS {
         return Err(too_many(shape.len()));
     }
-    TensorSpec::new(dtype, order, shape).ok_or_else(|| {
-        PyValueError::new_err("a dimension is larger than 2147483647, or the shape is empty")
-    })
+    TensorSpec::new(dtype, order, shape)
+        .ok_or_else(|| PyValueError::new_err("a dimension is larger than 2147483647, or the shape is empty"))
 }
 
 fn contiguous(shape: &[usize], strides: &[isize], item: isize, row: bool) -> bool {
@@ -399,15 +347,9 @@ unsafe fn copy_item(dst: *mut u8, src: *const u8, item: usize) {
     unsafe {
         match item {
             1 => dst.write_volatile(*src),
-            2 => dst
-                .cast::<u16>()
-                .write_volatile(src.cast::<u16>().read_unaligned()),
-            4 => dst
-                .cast::<u32>()
-                .write_volatile(src.cast::<u32>().read_unaligned()),
-            _ => dst
-                .cast::<u64>()
-                .write_volatile(src.cast::<u64>().read_unaligned()),
+            2 => dst.cast::<u16>().write_volatile(src.cast::<u16>().read_unaligned()),
+            4 => dst.cast::<u32>().write_volatile(src.cast::<u32>().read_unaligned()),
+            _ => dst.cast::<u64>().write_volatile(src.cast::<u64>().read_unaligned()),
         }
     }
 }
@@ -430,11 +372,7 @@ pub unsafe fn view<'py>(
         dims[i] = shape[i] as npy_intp;
         steps[i] = strides[i] as npy_intp;
     }
-    let flags: c_int = if writable {
-        npyffi::NPY_ARRAY_WRITEABLE
-    } else {
-        0
-    };
+    let flags: c_int = if writable { npyffi::NPY_ARRAY_WRITEABLE } else { 0 };
     // SAFETY: NewFromDescr takes over the descriptor and copies dims and strides; SetBaseObject
     // takes over the base, also on failure.
     unsafe {
@@ -462,29 +400,19 @@ pub unsafe fn view<'py>(
 /// Copies `source` into `target` (both one contiguous run) with the very routine that fills slots:
 /// the bare copy that benchmarks compare with.
 #[pyfunction]
-pub fn copy_bytes(
-    py: Python<'_>,
-    target: &Bound<'_, PyAny>,
-    source: &Bound<'_, PyAny>,
-) -> PyResult<()> {
+pub fn copy_bytes(py: Python<'_>, target: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> PyResult<()> {
     let from = Source::new(source, None)?;
     let mut view = Box::new(ffi::Py_buffer::new());
     // SAFETY: a fresh struct; on success it is released by Exported.
     if unsafe {
-        ffi::PyObject_GetBuffer(
-            target.as_ptr(),
-            &raw mut *view,
-            ffi::PyBUF_SIMPLE | ffi::PyBUF_WRITABLE,
-        )
+        ffi::PyObject_GetBuffer(target.as_ptr(), &raw mut *view, ffi::PyBUF_SIMPLE | ffi::PyBUF_WRITABLE)
     } != 0
     {
         return Err(PyErr::fetch(py));
     }
     let to = Exported(view);
     if (to.0.len as u64) < from.values_len {
-        return Err(PyValueError::new_err(
-            "the target is smaller than the source",
-        ));
+        return Err(PyValueError::new_err("the target is smaller than the source"));
     }
     let (memory, dst) = (from.memory(), to.0.buf as usize);
     // SAFETY: both buffers are held, and the target is large enough.

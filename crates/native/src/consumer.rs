@@ -42,23 +42,34 @@ impl Consumer {
         frames.clear();
         py.detach(|| self.consumer.poll(limit, &mut frames));
         if frames.is_empty()
-            && let Some(refused) = self.consumer.take_refused()
+            && let Err(error) = self.tell_refusal(py)
         {
             give_back(frames);
-            return Err(errors::refused(
-                py,
-                &refused.message,
-                refused.reason,
-                &refused.uri,
-            ));
+            return Err(error);
         }
         Ok(frames)
+    }
+
+    fn newest(&self, py: Python<'_>) -> PyResult<Option<plane::Frame>> {
+        let frame = py.detach(|| self.consumer.latest());
+        if frame.is_none() {
+            self.tell_refusal(py)?;
+        }
+        Ok(frame)
+    }
+
+    /// Raises the refusal that nobody has heard of yet.
+    fn tell_refusal(&self, py: Python<'_>) -> PyResult<()> {
+        match self.consumer.take_refused() {
+            Some(r) => Err(errors::refused(py, &r.message, r.reason, &r.uri)),
+            None => Ok(()),
+        }
     }
 
     /// One frame if there is one now.
     fn try_one(&self, py: Python<'_>) -> PyResult<Option<plane::Frame>> {
         if self.latest_only {
-            return Ok(py.detach(|| self.consumer.latest()));
+            return self.newest(py);
         }
         let mut frames = self.take(py, 1)?;
         let frame = frames.pop();
@@ -80,7 +91,6 @@ fn give_back(mut frames: Vec<plane::Frame>) {
 impl Consumer {
     #[new]
     #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, max_outstanding_seq_gap, freshness_ns, idle, latest_only))]
-    #[allow(clippy::too_many_arguments)]
     fn new(
         conductor: &Bound<'_, Conductor>,
         stream_id: u32,
@@ -91,9 +101,7 @@ impl Consumer {
         idle: &str,
         latest_only: bool,
     ) -> PyResult<Self> {
-        let idle = idle
-            .parse()
-            .map_err(pyo3::exceptions::PyValueError::new_err)?;
+        let idle = idle.parse().map_err(pyo3::exceptions::PyValueError::new_err)?;
         let config = plane::Config {
             stream_id,
             descriptor_channel,
@@ -150,8 +158,9 @@ impl Consumer {
     }
 
     #[getter]
-    fn closed(&self) -> bool {
-        self.consumer.is_closed()
+    fn closed(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(self.consumer.is_closed())
     }
 
     #[pyo3(signature = (limit = 64))]
@@ -168,7 +177,7 @@ impl Consumer {
 
     fn latest(&self, py: Python<'_>) -> PyResult<Option<Frame>> {
         errors::at_home(py, self.birth)?;
-        Ok(py.detach(|| self.consumer.latest()).map(|f| self.frame(f)))
+        Ok(self.newest(py)?.map(|f| self.frame(f)))
     }
 
     /// The next frame, or None if none came within `timeout` seconds or the consumer was closed.
@@ -203,6 +212,7 @@ impl Consumer {
 
     /// received, span, and every drop by its reason.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        errors::at_home(py, self.birth)?;
         let counters = self.consumer.counters();
         let dict = PyDict::new(py);
         // Drops before received before span: whoever reads while frames flow sees a span that is
@@ -217,12 +227,7 @@ impl Consumer {
         dict.set_item("mapped", counters.mapped.load(Ordering::Relaxed))?;
         dict.set_item("refused", counters.refused.load(Ordering::Relaxed))?;
         let ignored = PyDict::new(py);
-        for why in [
-            Ignored::BeforeJoin,
-            Ignored::Stale,
-            Ignored::OlderEpoch,
-            Ignored::Layout,
-        ] {
+        for why in [Ignored::BeforeJoin, Ignored::Stale, Ignored::OlderEpoch, Ignored::Layout] {
             ignored.set_item(why.word(), counters.ignored(why).load(Ordering::Relaxed))?;
         }
         dict.set_item("announces_ignored", ignored)?;
@@ -239,26 +244,22 @@ impl Consumer {
 fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     match timeout {
         None => Ok(None),
-        Some(t) if t >= 0.0 => Ok(Duration::try_from_secs_f64(t)
-            .ok()
-            .and_then(|t| Instant::now().checked_add(t))),
-        Some(t) => Err(pyo3::exceptions::PyValueError::new_err(format!(
-            "a timeout of {t} s is no time to wait"
-        ))),
+        Some(t) if t >= 0.0 => {
+            Ok(Duration::try_from_secs_f64(t).ok().and_then(|t| Instant::now().checked_add(t)))
+        }
+        Some(t) => {
+            Err(pyo3::exceptions::PyValueError::new_err(format!("a timeout of {t} s is no time to wait")))
+        }
     }
 }
 
 impl Consumer {
     fn wait_until(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<Waited> {
         loop {
-            let left = deadline.map_or(SIGNAL_CHECK, |d| {
-                d.saturating_duration_since(Instant::now())
-                    .min(SIGNAL_CHECK)
-            });
+            let left = deadline
+                .map_or(SIGNAL_CHECK, |d| d.saturating_duration_since(Instant::now()).min(SIGNAL_CHECK));
             match py.detach(|| self.consumer.wait(left, self.idle)) {
-                Waited::TimedOut if deadline.is_none_or(|d| Instant::now() < d) => {
-                    py.check_signals()?
-                }
+                Waited::TimedOut if deadline.is_none_or(|d| Instant::now() < d) => py.check_signals()?,
                 ended => return Ok(ended),
             }
         }
@@ -268,8 +269,5 @@ impl Consumer {
 /// Every reason for a drop: name, meaning, and whether it is part of the span.
 #[pyfunction]
 pub fn drop_reasons() -> Vec<(&'static str, String, bool)> {
-    Reason::ALL
-        .iter()
-        .map(|r| (r.word(), r.meaning().trim().to_owned(), r.in_span()))
-        .collect()
+    Reason::ALL.iter().map(|r| (r.word(), r.meaning().trim().to_owned(), r.in_span())).collect()
 }

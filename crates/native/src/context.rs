@@ -56,10 +56,8 @@ impl Conductor {
         allowed_base_dirs: Vec<PathBuf>,
     ) -> PyResult<Self> {
         let config = plane::Config {
-            embed: embed_lock.map(|lock| Settings {
-                driver_timeout_ms,
-                ..Settings::new(aeron_dir.clone(), lock)
-            }),
+            embed: embed_lock
+                .map(|lock| Settings { driver_timeout_ms, ..Settings::new(aeron_dir.clone(), lock) }),
             aeron_dir,
             driver_timeout_ms,
             announce_channel,
@@ -68,10 +66,7 @@ impl Conductor {
             allowed_base_dirs,
         };
         let conductor = py.detach(|| plane::Conductor::start(config))?;
-        Ok(Self {
-            conductor,
-            birth: Birth::here(),
-        })
+        Ok(Self { conductor, birth: Birth::here() })
     }
 
     /// Waits up to `timeout` seconds for the media driver; True once connected.

@@ -14,10 +14,7 @@ pub fn raise(
     fields: impl FnOnce(&Bound<'_, PyDict>) -> PyResult<()>,
 ) -> PyErr {
     let make = || -> PyResult<PyErr> {
-        let class = py
-            .import("tensorpool.errors")?
-            .getattr(class)?
-            .cast_into::<PyType>()?;
+        let class = py.import("tensorpool.errors")?.getattr(class)?.cast_into::<PyType>()?;
         let kwargs = PyDict::new(py);
         fields(&kwargs)?;
         Ok(PyErr::from_value(class.call((message,), Some(&kwargs))?))
@@ -32,11 +29,7 @@ pub fn plain(py: Python<'_>, class: &str, message: &str) -> PyErr {
 /// Refuses the use of a handle in a forked child, before any lock of a vanished thread is touched.
 #[inline]
 pub fn at_home(py: Python<'_>, birth: Birth) -> PyResult<()> {
-    if birth.is_here() {
-        Ok(())
-    } else {
-        Err(forked(py))
-    }
+    if birth.is_here() { Ok(()) } else { Err(forked(py)) }
 }
 
 #[cold]
@@ -68,7 +61,5 @@ pub fn create(py: Python<'_>, error: &CreateError) -> PyErr {
         CreateError::Exists(_) => "exists",
         CreateError::Io { .. } => "io",
     };
-    raise(py, "RegionCreateError", &error.to_string(), |f| {
-        f.set_item("reason", reason)
-    })
+    raise(py, "RegionCreateError", &error.to_string(), |f| f.set_item("reason", reason))
 }

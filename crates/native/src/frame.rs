@@ -1,6 +1,6 @@
 //! A received frame: read-only memory of a slot that may be overwritten, and the proof that it was not.
 
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,12 +9,11 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tensorpool_core::fork::Birth;
-use tensorpool_core::tensor::item_size;
 use tensorpool_dataplane::consumer as plane;
 
 use crate::{arrays, errors};
 
-#[pyclass(frozen, subclass, module = "tensorpool._native")]
+#[pyclass(frozen, module = "tensorpool._native")]
 pub struct Frame {
     frame: plane::Frame,
     counters: Arc<plane::Counters>,
@@ -25,12 +24,7 @@ pub struct Frame {
 
 impl Frame {
     pub fn new(frame: plane::Frame, counters: Arc<plane::Counters>, birth: Birth) -> Self {
-        Self {
-            frame,
-            counters,
-            counted_late: AtomicBool::new(false),
-            birth,
-        }
+        Self { frame, counters, counted_late: AtomicBool::new(false), birth }
     }
 
     fn check(&self) -> bool {
@@ -42,11 +36,8 @@ impl Frame {
     }
 
     fn overwritten(&self, py: Python<'_>) -> PyErr {
-        let (stream_id, epoch, seq) = (
-            self.frame.mapping.stream_id,
-            self.frame.mapping.epoch,
-            self.frame.located.seq,
-        );
+        let (stream_id, epoch, seq) =
+            (self.frame.mapping.stream_id, self.frame.mapping.epoch, self.frame.located.seq);
         let message = format!(
             "frame {seq} of stream {stream_id} was overwritten while it was used; \
              work faster, copy first, or give the stream more slots"
@@ -59,9 +50,7 @@ impl Frame {
     }
 
     fn data(&self) -> *mut u8 {
-        self.frame
-            .mapping
-            .payload(self.frame.located.pool, self.frame.located.seq)
+        self.frame.mapping.payload(self.frame.located.pool, self.frame.located.seq)
     }
 }
 
@@ -156,11 +145,7 @@ impl Frame {
         let this = slf.get();
         // numpy's own copy keeps the order of the axes; it may read torn bytes, which are never given out.
         let copy = Self::array(slf)?.call_method1("copy", ("K",))?;
-        if this.check() {
-            Ok(copy)
-        } else {
-            Err(this.overwritten(py))
-        }
+        if this.check() { Ok(copy) } else { Err(this.overwritten(py)) }
     }
 
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
@@ -177,6 +162,9 @@ impl Frame {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let _ = (exc, traceback);
+        if exc_type.is_some() && !self.birth.is_here() {
+            return Ok(false);
+        }
         errors::at_home(py, self.birth)?;
         // Always looked at, so that the ledger knows; an error on its way out is not replaced.
         if !self.check() && exc_type.is_none() {
@@ -199,11 +187,7 @@ impl Frame {
 
     /// # Safety
     /// Called by the interpreter with a writable `view`.
-    unsafe fn __getbuffer__(
-        slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
-        flags: c_int,
-    ) -> PyResult<()> {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
         errors::at_home(slf.py(), this.birth)?;
         if flags & ffi::PyBUF_WRITABLE != 0 {
@@ -211,38 +195,14 @@ impl Frame {
                 "a frame is read-only; use frame.copy() for memory of your own",
             ));
         }
-        let tensor = &this.frame.located.info.tensor;
-        let item = item_size(tensor.dtype).unwrap_or(1) as isize;
-        let n = usize::from(tensor.ndims);
-        let parts = Box::new(Exported {
-            shape: tensor.dims.map(|d| d as isize),
-            strides: tensor.strides.map(|s| s as isize),
-            format: format_of(tensor.dtype),
-        });
-        let count: isize = parts.shape[..n].iter().product();
-        // SAFETY: the fields point into the box, which lives until releasebuffer, and into the
-        // mapping, which the frame keeps; `obj` holds a reference to the frame.
-        unsafe {
-            (*view).buf = this.data().cast();
-            (*view).len = count * item;
-            (*view).itemsize = item;
-            (*view).readonly = 1;
-            (*view).ndim = n as c_int;
-            (*view).format = parts.format.as_ptr().cast_mut();
-            (*view).shape = parts.shape.as_ptr().cast_mut();
-            (*view).strides = parts.strides.as_ptr().cast_mut();
-            (*view).suboffsets = std::ptr::null_mut();
-            (*view).internal = Box::into_raw(parts).cast::<c_void>();
-            (*view).obj = slf.into_any().into_ptr();
+        // numpy refuses what the layout cannot give (one run of an F-ordered frame, say). The view holds
+        // the array, the array the frame, the frame the mapping.
+        let array = Self::array(&slf)?;
+        // SAFETY: `view` is the interpreter's own, writable and not in use.
+        if unsafe { ffi::PyObject_GetBuffer(array.as_ptr(), view, flags) } != 0 {
+            return Err(PyErr::fetch(slf.py()));
         }
         Ok(())
-    }
-
-    /// # Safety
-    /// Called by the interpreter once for each buffer given out.
-    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
-        // SAFETY: made by getbuffer above.
-        drop(unsafe { Box::from_raw((*view).internal.cast::<Exported>()) });
     }
 
     fn __repr__(&self) -> String {
@@ -256,27 +216,4 @@ impl Frame {
             self.element_type()
         )
     }
-}
-
-struct Exported {
-    shape: [isize; 8],
-    strides: [isize; 8],
-    format: CString,
-}
-
-fn format_of(dtype: i16) -> CString {
-    let code = match arrays::dtype_name(dtype) {
-        "int8" => "b",
-        "uint16" => "H",
-        "int16" => "h",
-        "uint32" => "I",
-        "int32" => "i",
-        "uint64" => "Q",
-        "int64" => "q",
-        "float32" => "f",
-        "float64" => "d",
-        "bool" => "?",
-        _ => "B",
-    };
-    CString::new(code).unwrap_or_default()
 }

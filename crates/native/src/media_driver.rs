@@ -21,7 +21,6 @@ pub struct MediaDriver {
 impl MediaDriver {
     #[new]
     #[pyo3(signature = (*, aeron_dir, lock_path, dedicated_threads, idle_strategy, ipc_term_length, dir_mode, driver_timeout_ms))]
-    #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
         aeron_dir: String,
@@ -41,11 +40,7 @@ impl MediaDriver {
             ..Settings::new(aeron_dir.clone(), lock_path)
         };
         match py.detach(|| plane::MediaDriver::launch(&settings)) {
-            Ok(driver) => Ok(Self {
-                driver: Mutex::new(Some(driver)),
-                dir: aeron_dir,
-                birth: Birth::here(),
-            }),
+            Ok(driver) => Ok(Self { driver: Mutex::new(Some(driver)), dir: aeron_dir, birth: Birth::here() }),
             Err(error) => {
                 let class = match error {
                     LaunchError::Held(_) => "MediaDriverBusy",
@@ -56,9 +51,7 @@ impl MediaDriver {
                     "cannot start a media driver in {aeron_dir}: {error}; \
                      attach to that one with aeron_dir=..., or choose another directory"
                 );
-                Err(errors::raise(py, class, &message, |f| {
-                    f.set_item("aeron_dir", aeron_dir)
-                }))
+                Err(errors::raise(py, class, &message, |f| f.set_item("aeron_dir", aeron_dir)))
             }
         }
     }

@@ -24,16 +24,8 @@ impl Publication {
     #[new]
     fn new(conductor: &Bound<'_, Conductor>, channel: String, stream_id: i32) -> PyResult<Self> {
         let publication = Arc::new(control::ControlPublication::new(channel, stream_id));
-        let id = conductor
-            .get()
-            .home(conductor.py())?
-            .add(publication.clone());
-        Ok(Self {
-            publication,
-            conductor: conductor.clone().unbind(),
-            id,
-            birth: Birth::here(),
-        })
+        let id = conductor.get().home(conductor.py())?.add(publication.clone());
+        Ok(Self { publication, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
     }
 
     /// "sent", "back_pressured", "not_connected" or "closed".
@@ -92,16 +84,8 @@ impl Subscription {
     #[new]
     fn new(conductor: &Bound<'_, Conductor>, channel: String, stream_id: i32) -> PyResult<Self> {
         let subscription = Arc::new(control::ControlSubscription::new(channel, stream_id));
-        let id = conductor
-            .get()
-            .home(conductor.py())?
-            .add(subscription.clone());
-        Ok(Self {
-            subscription,
-            conductor: conductor.clone().unbind(),
-            id,
-            birth: Birth::here(),
-        })
+        let id = conductor.get().home(conductor.py())?.add(subscription.clone());
+        Ok(Self { subscription, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
     }
 
     /// Whole messages, however many fragments they came in.
@@ -109,10 +93,7 @@ impl Subscription {
     fn poll<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
         errors::at_home(py, self.birth)?;
         let mut messages: Vec<Vec<u8>> = Vec::new();
-        py.detach(|| {
-            self.subscription
-                .poll(limit, |bytes| messages.push(bytes.to_vec()))
-        });
+        py.detach(|| self.subscription.poll(limit, |bytes| messages.push(bytes.to_vec())));
         PyList::new(py, messages.iter().map(|m| PyBytes::new(py, m)))
     }
 

@@ -63,7 +63,6 @@ impl Producer {
     /// Maps the regions for writing. `announce`: stand-alone, this producer owns and announces them.
     #[new]
     #[pyo3(signature = (conductor, *, stream_id, producer_id, epoch, nslots, header_uri, pools, base_dirs, descriptor_channel, descriptor_stream_id, publish_timestamps, announce, announce_period_ns, prefault))]
-    #[allow(clippy::too_many_arguments)]
     fn new(
         conductor: &Bound<'_, Conductor>,
         stream_id: u32,
@@ -92,12 +91,7 @@ impl Producer {
             header_slot_bytes: HEADER_SLOT_BYTES as u16,
             pools: pools
                 .into_iter()
-                .map(|(pool_id, stride_bytes, uri)| AnnouncedPool {
-                    pool_id,
-                    nslots,
-                    stride_bytes,
-                    uri,
-                })
+                .map(|(pool_id, stride_bytes, uri)| AnnouncedPool { pool_id, nslots, stride_bytes, uri })
                 .collect(),
             header_uri,
         };
@@ -120,12 +114,7 @@ impl Producer {
         };
         let producer = Arc::new(plane::Producer::new(config, mapping));
         let id = conductor.get().home(py)?.add(producer.clone());
-        Ok(Self {
-            producer,
-            conductor: conductor.clone().unbind(),
-            id,
-            birth: Birth::here(),
-        })
+        Ok(Self { producer, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
     }
 
     #[pyo3(signature = (array, *, timestamp_ns = None, dtype = None, meta_version = 0, trace_id = 0))]
@@ -140,23 +129,16 @@ impl Producer {
     ) -> PyResult<Offered> {
         errors::at_home(py, self.birth)?;
         let source = Source::new(array, dtype)?;
-        let tags = Tags {
-            timestamp_ns,
-            meta_version,
-            trace_id,
-        };
+        let tags = Tags { timestamp_ns, meta_version, trace_id };
         let (memory, spec, len) = (source.memory(), source.spec, source.values_len);
         // SAFETY: the source is held, and offer hands out a slot of at least `len` bytes.
-        let offered = py.detach(|| {
-            self.producer
-                .offer(spec, len, tags, |dst| unsafe { memory.copy_to(dst) })
-        });
+        let offered =
+            py.detach(|| self.producer.offer(spec, len, tags, |dst| unsafe { memory.copy_to(dst) }));
         Ok(Offered { offered })
     }
 
     /// A slot to write into. Raises ClaimRefused where an offer would be dropped.
     #[pyo3(signature = (shape, dtype, *, order = "C", timestamp_ns = None, meta_version = 0, trace_id = 0))]
-    #[allow(clippy::too_many_arguments)]
     fn claim(
         slf: &Bound<'_, Self>,
         shape: Vec<usize>,
@@ -173,49 +155,27 @@ impl Producer {
             "C" => MAJOR_ORDER_ROW,
             "F" => MAJOR_ORDER_COLUMN,
             other => {
-                return Err(PyValueError::new_err(format!(
-                    "order {other:?}: use \"C\" or \"F\""
-                )));
+                return Err(PyValueError::new_err(format!("order {other:?}: use \"C\" or \"F\"")));
             }
         };
         let shape = if shape.is_empty() { vec![1] } else { shape };
         let spec = arrays::spec(arrays::parse_dtype(py, dtype)?, major_order, &shape)?;
-        let len = spec
-            .values_len()
-            .ok_or_else(|| PyValueError::new_err("the tensor is too large"))?;
-        let claim = py
-            .detach(|| this.producer.claim(spec, len))
-            .map_err(|outcome| {
-                let message = match outcome {
-                    Outcome::NoPool => {
-                        format!("{len} bytes fit no pool of this stream; configure a larger pool")
-                    }
-                    Outcome::SlotClaimed => {
-                        "the next slot is still claimed; commit or abandon it first".to_owned()
-                    }
-                    _ => "the producer is closed".to_owned(),
-                };
-                errors::raise(py, "ClaimRefused", &message, |f| {
-                    f.set_item("outcome", outcome.word())
-                })
-            })?;
-        let tags = Tags {
-            timestamp_ns,
-            meta_version,
-            trace_id,
-        };
-        let state = Mutex::new(SlotState {
-            claim: Some(claim),
-            tags,
-            array: None,
-            result: None,
-        });
-        Ok(Slot {
-            producer: this.producer.clone(),
-            spec,
-            state,
-            birth: this.birth,
-        })
+        let len = spec.values_len().ok_or_else(|| PyValueError::new_err("the tensor is too large"))?;
+        let claim = py.detach(|| this.producer.claim(spec, len)).map_err(|outcome| {
+            let message = match outcome {
+                Outcome::NoPool => {
+                    format!("{len} bytes fit no pool of this stream; configure a larger pool")
+                }
+                Outcome::SlotClaimed => {
+                    "the next slot is still claimed; commit or abandon it first".to_owned()
+                }
+                _ => "the producer is closed".to_owned(),
+            };
+            errors::raise(py, "ClaimRefused", &message, |f| f.set_item("outcome", outcome.word()))
+        })?;
+        let tags = Tags { timestamp_ns, meta_version, trace_id };
+        let state = Mutex::new(SlotState { claim: Some(claim), tags, array: None, result: None });
+        Ok(Slot { producer: this.producer.clone(), spec, state, birth: this.birth })
     }
 
     #[getter]
@@ -249,6 +209,7 @@ impl Producer {
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        errors::at_home(py, self.birth)?;
         let c = self.producer.counters();
         let dict = PyDict::new(py);
         for (name, counter) in [
@@ -297,9 +258,7 @@ pub struct Slot {
 
 impl Slot {
     fn state(&self) -> std::sync::MutexGuard<'_, SlotState> {
-        self.state
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Takes the claim out, and the right to write from the array that was given out.
@@ -333,37 +292,29 @@ impl Slot {
         let pin = Bound::new(py, Pin(mapping))?.into_any();
         let strides = contiguous_strides(&self.spec);
         // SAFETY: the claim's slot holds the contiguous tensor, and the pin holds the mapping.
-        let array = unsafe {
-            arrays::view(
-                data,
-                self.spec.dtype,
-                &self.spec.dims[..n],
-                &strides[..n],
-                true,
-                pin,
-            )?
-        };
+        let array =
+            unsafe { arrays::view(data, self.spec.dtype, &self.spec.dims[..n], &strides[..n], true, pin)? };
         self.state().array = Some(array.clone().unbind());
         Ok(array)
     }
 
     #[getter]
     fn seq(&self, py: Python<'_>) -> PyResult<u64> {
-        self.state()
-            .claim
-            .as_ref()
-            .map(|c| c.seq)
-            .ok_or_else(|| ended(py))
+        errors::at_home(py, self.birth)?;
+        self.state().claim.as_ref().map(|c| c.seq).ok_or_else(|| ended(py))
     }
 
     /// What became of the frame; None while the slot is open or after it was abandoned.
     #[getter]
-    fn result(&self) -> Option<Offered> {
-        self.state().result.map(|offered| Offered { offered })
+    fn result(&self, py: Python<'_>) -> PyResult<Option<Offered>> {
+        errors::at_home(py, self.birth)?;
+        Ok(self.state().result.map(|offered| Offered { offered }))
     }
 
-    fn set_timestamp_ns(&self, value: u64) {
+    fn set_timestamp_ns(&self, py: Python<'_>, value: u64) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
         self.state().tags.timestamp_ns = Some(value);
+        Ok(())
     }
 
     fn commit(&self, py: Python<'_>) -> PyResult<Offered> {
@@ -395,6 +346,10 @@ impl Slot {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let _ = (exc, traceback);
+        // An error on its way out of the block, in a forked child too, is not replaced.
+        if exc_type.is_some() && !self.birth.is_here() {
+            return Ok(false);
+        }
         let is_open = self.state().claim.is_some();
         if exc_type.is_some() {
             self.abandon(py)?;
@@ -418,11 +373,7 @@ impl Drop for Slot {
 
 #[cold]
 fn ended(py: Python<'_>) -> PyErr {
-    errors::plain(
-        py,
-        "ClosedError",
-        "this slot was committed or abandoned already; claim another one",
-    )
+    errors::plain(py, "ClosedError", "this slot was committed or abandoned already; claim another one")
 }
 
 fn contiguous_strides(spec: &TensorSpec) -> [i64; MAX_DIMS] {
@@ -430,11 +381,7 @@ fn contiguous_strides(spec: &TensorSpec) -> [i64; MAX_DIMS] {
     let mut strides = [0; MAX_DIMS];
     let mut step = i64::from(tensorpool_core::tensor::item_size(spec.dtype).unwrap_or(1));
     for i in 0..n {
-        let axis = if spec.major_order == MAJOR_ORDER_ROW {
-            n - 1 - i
-        } else {
-            i
-        };
+        let axis = if spec.major_order == MAJOR_ORDER_ROW { n - 1 - i } else { i };
         strides[axis] = step;
         step *= i64::from(spec.dims[axis].max(1));
     }

@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 use tensorpool_core::contain::AllowedBases;
 use tensorpool_core::create::{self, EpochSpec, PoolSpec};
 use tensorpool_core::fork::Birth;
-use tensorpool_core::layout::{LAYOUT_VERSION, SUPERBLOCK_SIZE};
+use tensorpool_core::layout::SUPERBLOCK_SIZE;
 use tensorpool_core::lock;
 use tensorpool_core::region::{Access, Region};
 use tensorpool_core::superblock::{Expected, RegionKind, Superblock};
@@ -21,7 +21,7 @@ use crate::errors;
 /// Makes the regions of an epoch; gives the directory, the header's URI and (pool id, stride, URI).
 #[pyfunction]
 #[pyo3(signature = (*, base, user, namespace, stream_id, epoch, nslots, pools, require_hugepages = false, dir_mode = 0o700, file_mode = 0o600, group = None))]
-#[allow(clippy::too_many_arguments, clippy::type_complexity)]
+#[allow(clippy::type_complexity)]
 pub fn create_epoch(
     py: Python<'_>,
     base: PathBuf,
@@ -36,13 +36,7 @@ pub fn create_epoch(
     file_mode: u32,
     group: Option<u32>,
 ) -> PyResult<(PathBuf, String, Vec<(u16, u32, String)>)> {
-    let pools = pools
-        .into_iter()
-        .map(|(pool_id, stride_bytes)| PoolSpec {
-            pool_id,
-            stride_bytes,
-        })
-        .collect();
+    let pools = pools.into_iter().map(|(pool_id, stride_bytes)| PoolSpec { pool_id, stride_bytes }).collect();
     let spec = EpochSpec {
         base,
         user,
@@ -59,11 +53,7 @@ pub fn create_epoch(
     let files = py
         .detach(|| create::create_epoch(&spec, u64::from(std::process::id()), monotonic_ns()))
         .map_err(|e| errors::create(py, &e))?;
-    let pools = files
-        .pools
-        .into_iter()
-        .map(|(p, uri)| (p.pool_id, p.stride_bytes, uri))
-        .collect();
+    let pools = files.pools.into_iter().map(|(p, uri)| (p.pool_id, p.stride_bytes, uri)).collect();
     Ok((files.directory, files.header_uri, pools))
 }
 
@@ -75,8 +65,7 @@ pub fn remove_epoch(py: Python<'_>, directory: PathBuf) -> PyResult<()> {
 
 /// Judges a region as a consumer would, and gives its superblock. `pool_id` None: a header ring.
 #[pyfunction]
-#[pyo3(signature = (uri, *, base_dirs, epoch, stream_id, nslots, pool_id = None, stride_bytes = 0, layout_version = LAYOUT_VERSION))]
-#[allow(clippy::too_many_arguments)]
+#[pyo3(signature = (uri, *, base_dirs, epoch, stream_id, nslots, pool_id = None, stride_bytes = 0, layout_version = 1))]
 pub fn open_region<'py>(
     py: Python<'py>,
     uri: &str,
@@ -90,24 +79,12 @@ pub fn open_region<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let kind = match pool_id {
         None => RegionKind::HeaderRing,
-        Some(pool_id) => RegionKind::PayloadPool {
-            pool_id,
-            stride_bytes,
-        },
+        Some(pool_id) => RegionKind::PayloadPool { pool_id, stride_bytes },
     };
-    let expected = Expected {
-        layout_version,
-        epoch,
-        stream_id,
-        kind,
-        nslots,
-    };
+    let expected = Expected { layout_version, epoch, stream_id, kind, nslots };
     let bases = AllowedBases::new(base_dirs)?;
     let region = py.detach(|| Region::open(uri, &expected, &bases, Access::Read));
-    superblock_dict(
-        py,
-        &region.map_err(|e| errors::region(py, &e))?.superblock(),
-    )
+    superblock_dict(py, &region.map_err(|e| errors::region(py, &e))?.superblock())
 }
 
 /// The fields of a superblock, whatever they say.
@@ -140,8 +117,7 @@ fn superblock_dict<'py>(py: Python<'py>, block: &Superblock) -> PyResult<Bound<'
 /// (path, require_hugepages) of a region URI; ValueError with the reason if it is none.
 #[pyfunction]
 pub fn parse_region_uri(uri: &str) -> PyResult<(String, bool)> {
-    let parsed =
-        RegionUri::parse(uri).map_err(|e| PyValueError::new_err(format!("{uri:?}: {e}")))?;
+    let parsed = RegionUri::parse(uri).map_err(|e| PyValueError::new_err(format!("{uri:?}: {e}")))?;
     Ok((parsed.path, parsed.require_hugepages))
 }
 
@@ -164,15 +140,10 @@ impl FileLock {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, holder: &str) -> PyResult<Self> {
         match lock::FileLock::acquire(&path, holder) {
-            Ok(lock) => Ok(Self {
-                lock: Mutex::new(Some(lock)),
-                birth: Birth::here(),
-            }),
+            Ok(lock) => Ok(Self { lock: Mutex::new(Some(lock)), birth: Birth::here() }),
             Err(lock::LockError::Held(who)) => {
                 let message = format!("{} is held by {who}", path.display());
-                Err(errors::raise(py, "LockHeld", &message, |f| {
-                    f.set_item("holder", who)
-                }))
+                Err(errors::raise(py, "LockHeld", &message, |f| f.set_item("holder", who)))
             }
             Err(lock::LockError::Io(e)) => Err(e.into()),
         }

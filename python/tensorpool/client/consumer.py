@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from .. import _native
-from ..errors import ReceiveTimeout
+from ..errors import ForkedError, ReceiveTimeout
 from .ledger import ConsumerLedger
 
 # How long one wait for an async reader lasts: the longest that closing may take.
@@ -30,9 +32,19 @@ class Consumer(_native.Consumer):
 
     _timeout: float | None = None
     _waiter: ThreadPoolExecutor | None = None
+    _context: object = None
+
+    def wait_for_producer(self, timeout: float = 10.0) -> bool:
+        """Waits until a producer was heard and its memory is mapped. False if none was in time."""
+        deadline = time.monotonic() + timeout
+        while self.epoch is None:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.002)
+        return True
 
     def receive(self, timeout: float | None = None) -> _native.Frame:
-        """The next frame. Raises ReceiveTimeout after `timeout` seconds, ReceiveTimeout also when closed."""
+        """The next frame. Raises ReceiveTimeout if none came within `timeout` seconds, or when closed."""
         frame = self.receive_or_none(timeout)
         if frame is None:
             raise self._timed_out(timeout)
@@ -96,4 +108,11 @@ class Consumer(_native.Consumer):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        # In a forked child the block belongs to the parent: there is nothing to close.
+        with suppress(ForkedError):
+            self.close()
+
+    def __del__(self) -> None:
+        # Forgotten without a close: the conductor would keep it, and its memory, as long as the context.
+        with suppress(ForkedError):
+            self.close()

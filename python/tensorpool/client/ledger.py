@@ -33,6 +33,10 @@ class Outcome(StrEnum):
     """Dropped: the next slot is still claimed. Commit or abandon the claim."""
 
 
+def _by_reason(counts: dict[str, int]) -> str:
+    return ", ".join(f"{reason} {count}" for reason, count in counts.items() if count) or "0"
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerLedger:
     """`committed` = `published` + what was not published, by reason + `deferred`."""
@@ -62,6 +66,15 @@ class ProducerLedger:
             bytes=counters["bytes"],
         )
 
+    def __str__(self) -> str:
+        """One line, without the zeros."""
+        unpublished = (
+            f" + unpublished ({_by_reason(self.unpublished)})" if any(self.unpublished.values()) else ""
+        )
+        deferred = f" + deferred {self.deferred}" if self.deferred else ""
+        dropped = f"; dropped: {_by_reason(self.dropped)}" if any(self.dropped.values()) else ""
+        return f"committed {self.committed} = published {self.published}{unpublished}{deferred}{dropped}"
+
     @property
     def balanced(self) -> bool:
         """With no claim open, every committed frame is published or not, and nothing is left over."""
@@ -88,6 +101,12 @@ class ConsumerLedger:
             dropped={name: n for name, n in drops.items() if name in _IN_SPAN},
             outside={name: n for name, n in drops.items() if name not in _IN_SPAN},
         )
+
+    def __str__(self) -> str:
+        """One line, without the zeros."""
+        dropped = f" + dropped ({_by_reason(self.dropped)})" if any(self.dropped.values()) else ""
+        outside = f"; outside any span: {_by_reason(self.outside)}" if any(self.outside.values()) else ""
+        return f"span {self.span} = received {self.received}{dropped}{outside}"
 
     @property
     def balanced(self) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from .. import _native
+from ..errors import ForkedError
 from .ledger import ProducerLedger
 
 
@@ -16,6 +18,8 @@ class Producer(_native.Producer):
     `offer` copies; `claim` gives a slot to write into. Neither ever waits for a consumer: the value that
     comes back says what became of the frame. Safe to use from several threads.
     """
+
+    _context: object = None
 
     def ledger(self) -> ProducerLedger:
         """Every committed frame: published, or not and why."""
@@ -39,4 +43,11 @@ class Producer(_native.Producer):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        # In a forked child the block belongs to the parent: there is nothing to close.
+        with suppress(ForkedError):
+            self.close()
+
+    def __del__(self) -> None:
+        # Forgotten without a close: the conductor would keep it, and its memory, as long as the context.
+        with suppress(ForkedError):
+            self.close()

@@ -9,8 +9,9 @@ from typing import Self
 
 from .. import _native
 from ..errors import LockHeld, StreamBusy
-from ..shm import EpochFiles, EpochMark, create_epoch, remove_leftovers, state_dir
+from ..shm import EpochFiles, EpochMark, create_epoch, remove_leftovers
 from ..shm.files import stream_dir
+from ..state import state_dir
 from .producer import Producer
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +15,7 @@ from typing import Literal, Self, TypeVar
 
 from .. import _native
 from ..client import Consumer, Producer, StandaloneProducer
-from ..errors import ClosedError, ConfigError, MediaDriverUnavailable
+from ..errors import ClosedError, ConfigError, ForkedError, MediaDriverUnavailable
 from ..shm import parse_pools
 from ..transport import StreamIds, default_aeron_dir, descriptor_channel, embed_lock_path
 
@@ -158,6 +160,8 @@ class Context:
     def _ready(self, endpoint: _Endpoint) -> _Endpoint:
         """Waits until Aeron has given the endpoint its handle."""
         self._endpoints.add(endpoint)
+        # Whoever keeps only the endpoint keeps the context too, and so the close at exit.
+        endpoint._context = self
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while not endpoint.is_ready:
             if time.monotonic() > deadline:
@@ -202,7 +206,9 @@ class Context:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        # In a forked child the block belongs to the parent: there is nothing to close.
+        with suppress(ForkedError):
+            self.close()
 
 
 def _checked_stream_id(stream_id: int) -> int:
@@ -254,3 +260,7 @@ def _close_all() -> None:
     """A program that ends without closing leaves no media driver directory and no regions behind."""
     for context in list(_open_contexts):
         context.close()
+
+
+# A forked child has nothing to close at its exit: all of it is the parent's.
+os.register_at_fork(after_in_child=_open_contexts.clear)

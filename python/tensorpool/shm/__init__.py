@@ -3,7 +3,6 @@
 from .epoch import EpochMark
 from .files import EpochFiles, create_epoch, remove_leftovers
 from .sizes import parse_pools, parse_size
-from .state import state_dir
 
 __all__ = [
     "EpochFiles",
@@ -12,5 +11,4 @@ __all__ = [
     "parse_pools",
     "parse_size",
     "remove_leftovers",
-    "state_dir",
 ]

@@ -40,11 +40,13 @@ class EpochFiles:
     pools: list[tuple[int, int, str]]
 
     def remove(self) -> None:
-        """Removes the regions, and the stream's directory if nothing else is in it."""
+        """Removes the regions, and of the directories above them what nobody else uses."""
         with suppress(FileNotFoundError):
             _native.remove_epoch(self.directory)
+        stream = self.directory.parent
         with suppress(OSError):
-            self.directory.parent.rmdir()
+            for directory in (stream, stream.parent, stream.parent.parent):
+                directory.rmdir()
 
 
 def create_epoch(
@@ -71,7 +73,11 @@ def remove_leftovers(stream: Path, *, stale_after_ns: int) -> list[int]:
     removed = []
     with suppress(FileNotFoundError):
         for directory in list(stream.iterdir()):
-            if directory.name.isdecimal() and not directory.is_symlink() and _is_dead(directory, stale_after_ns):
+            if (
+                directory.name.isdecimal()
+                and not directory.is_symlink()
+                and _is_dead(directory, stale_after_ns)
+            ):
                 with suppress(OSError):
                     _native.remove_epoch(directory)
                     removed.append(int(directory.name))

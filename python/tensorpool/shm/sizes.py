@@ -38,4 +38,6 @@ def _parse_stride(size: str | int) -> int:
     if _MIN_STRIDE <= stride <= _MAX_STRIDE and stride & (stride - 1) == 0:
         return stride
     fit = min(_MAX_STRIDE, max(_MIN_STRIDE, 1 << max(0, stride - 1).bit_length()))
-    raise ConfigError(f"pool size {size!r} must be a power of two from 64 bytes on; the next that fits is {fit}")
+    raise ConfigError(
+        f"pool size {size!r} must be a power of two from 64 bytes on; the next that fits is {fit}"
+    )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from .. import _native
-from ..shm.state import state_dir
+from ..errors import ForkedError
+from ..state import state_dir
 
 
 def default_aeron_dir() -> str:
@@ -63,4 +65,6 @@ class MediaDriver(_native.MediaDriver):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        # In a forked child the block belongs to the parent: there is nothing to close.
+        with suppress(ForkedError):
+            self.close()

@@ -1,0 +1,102 @@
+//! Whom an `EventMessage` is for, told from its bytes alone (service §5): a service sees every command to
+//! every other one, so what is not for it must cost next to nothing.
+
+use crate::layout::*;
+
+/// What a look at the start of a message tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Address {
+    Ours,
+    Foreign,
+    /// Not an event, or one that this version cannot read.
+    Unreadable,
+}
+
+/// The tags that count. None at all: every event does.
+#[derive(Clone, Debug, Default)]
+pub struct TagFilter {
+    tags: Vec<Box<[u8]>>,
+}
+
+impl TagFilter {
+    pub fn new(tags: impl IntoIterator<Item = String>) -> Self {
+        Self { tags: tags.into_iter().map(|t| t.into_bytes().into_boxed_slice()).collect() }
+    }
+
+    /// Judges a message, or its first fragment. Allocates nothing.
+    #[inline]
+    pub fn judge(&self, bytes: &[u8]) -> Address {
+        match tag_of(bytes) {
+            None => Address::Unreadable,
+            Some(tag) if self.tags.is_empty() || self.tags.iter().any(|t| **t == *tag) => Address::Ours,
+            Some(_) => Address::Foreign,
+        }
+    }
+}
+
+/// The tag of an event, which comes right after its block.
+fn tag_of(bytes: &[u8]) -> Option<&[u8]> {
+    let header = bytes.get(..MESSAGE_HEADER_LENGTH)?;
+    if get_u16(header, MESSAGE_HEADER_SCHEMA_ID) != SERVICE_SCHEMA_ID
+        || get_u16(header, MESSAGE_HEADER_TEMPLATE_ID) != EVENT_MESSAGE_TEMPLATE_ID
+    {
+        return None;
+    }
+    let block = get_u16(header, MESSAGE_HEADER_BLOCK_LENGTH);
+    if block < EVENT_MESSAGE_BLOCK_LENGTH {
+        return None;
+    }
+    let data = bytes.get(MESSAGE_HEADER_LENGTH + usize::from(block)..)?;
+    let length = get_u32(data.get(..4)?, 0) as usize;
+    data.get(4..)?.get(..length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(tag: &str) -> Vec<u8> {
+        let mut b = vec![0; MESSAGE_HEADER_LENGTH + usize::from(EVENT_MESSAGE_BLOCK_LENGTH)];
+        put_u16(&mut b, MESSAGE_HEADER_BLOCK_LENGTH, EVENT_MESSAGE_BLOCK_LENGTH);
+        put_u16(&mut b, MESSAGE_HEADER_TEMPLATE_ID, EVENT_MESSAGE_TEMPLATE_ID);
+        put_u16(&mut b, MESSAGE_HEADER_SCHEMA_ID, SERVICE_SCHEMA_ID);
+        put_u16(&mut b, MESSAGE_HEADER_VERSION, SERVICE_SCHEMA_VERSION);
+        for part in [tag, "key", "value"] {
+            b.extend((part.len() as u32).to_le_bytes());
+            b.extend(part.as_bytes());
+        }
+        b
+    }
+
+    /// requirement: service-5-3
+    #[test]
+    fn only_the_exact_tag_is_ours() {
+        let filter = TagFilter::new(["service:recorder".to_owned(), "service:recorder:2".to_owned()]);
+        assert_eq!(filter.judge(&event("service:recorder")), Address::Ours);
+        assert_eq!(filter.judge(&event("service:recorder:2")), Address::Ours);
+        for tag in ["service:recorder:1", "service:record", "service:recorder2", "Service:recorder", ""] {
+            assert_eq!(filter.judge(&event(tag)), Address::Foreign, "{tag}");
+        }
+        assert_eq!(TagFilter::default().judge(&event("service:anyone")), Address::Ours);
+    }
+
+    /// requirement: service-5-2
+    #[test]
+    fn messages_of_other_schemas_and_cut_ones_are_unreadable() {
+        let filter = TagFilter::default();
+        let whole = event("service:x");
+        let tag_ends = MESSAGE_HEADER_LENGTH + 48 + 4 + 9;
+        for len in 0..tag_ends {
+            assert_eq!(filter.judge(&whole[..len]), Address::Unreadable, "{len}");
+        }
+        assert_eq!(filter.judge(&whole[..tag_ends]), Address::Ours);
+        for at in [MESSAGE_HEADER_SCHEMA_ID, MESSAGE_HEADER_TEMPLATE_ID] {
+            let mut other = whole.clone();
+            other[at] ^= 1;
+            assert_eq!(filter.judge(&other), Address::Unreadable);
+        }
+        let mut lying = whole;
+        put_u32(&mut lying, MESSAGE_HEADER_LENGTH + 48, u32::MAX);
+        assert_eq!(filter.judge(&lying), Address::Unreadable);
+    }
+}

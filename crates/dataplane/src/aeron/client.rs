@@ -1,0 +1,237 @@
+//! The connection to a media driver, and handles on their way from it.
+
+use std::collections::VecDeque;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::{Arc, Mutex};
+
+use rusteron_client::bindings as c;
+use tensorpool_core::fork::Birth;
+
+use super::counter::{Counter, Request};
+use super::images::{ImageWatch, on_image, on_image_gone};
+use super::publication::{ExclusivePublication, Publication};
+use super::subscription::Subscription;
+use super::{AeronError, c_string, checked, last_error};
+
+/// The errors Aeron reported on its own thread, newest last.
+#[derive(Debug, Default)]
+pub struct ErrorSink(Mutex<VecDeque<AeronError>>);
+
+impl ErrorSink {
+    pub fn take(&self) -> Vec<AeronError> {
+        self.0.lock().map(|mut q| q.drain(..).collect()).unwrap_or_default()
+    }
+}
+
+unsafe extern "C" fn on_error(clientd: *mut c_void, code: c_int, message: *const c_char) {
+    // SAFETY: clientd is the sink that the client keeps until after its close.
+    let sink = unsafe { &*clientd.cast::<ErrorSink>() };
+    // SAFETY: Aeron passes a terminated string.
+    let text = unsafe { CStr::from_ptr(message) }.to_string_lossy();
+    if let Ok(mut queue) = sink.0.lock() {
+        if queue.len() == 32 {
+            queue.pop_front();
+        }
+        let line = text.lines().find(|l| !l.trim().is_empty()).unwrap_or_default();
+        queue.push_back(AeronError { code, message: line.trim().to_owned() });
+    }
+}
+
+/// A connection to a media driver.
+pub struct Client {
+    ptr: *mut c::aeron_t,
+    context: *mut c::aeron_context_t,
+    errors: Arc<ErrorSink>,
+    /// Aeron calls back into these until the client is closed.
+    watches: Mutex<Vec<Arc<ImageWatch>>>,
+    birth: Birth,
+}
+
+// SAFETY: the C client is made to be used from several threads.
+unsafe impl Send for Client {}
+// SAFETY: as above.
+unsafe impl Sync for Client {}
+
+impl Client {
+    /// Connects to the media driver in `dir`; waits `timeout_ms` at most for signs of life.
+    pub fn connect(dir: &str, timeout_ms: u64) -> Result<Self, AeronError> {
+        let errors = Arc::new(ErrorSink::default());
+        let dir = c_string(dir)?;
+        let mut context = ptr::null_mut();
+        let mut client = ptr::null_mut();
+        // SAFETY: each call gets what the one before made; on failure what was made is closed.
+        unsafe {
+            checked(c::aeron_context_init(&raw mut context))?;
+            let made = (|| {
+                checked(c::aeron_context_set_dir(context, dir.as_ptr()))?;
+                let sink = Arc::as_ptr(&errors).cast_mut().cast();
+                checked(c::aeron_context_set_error_handler(context, Some(on_error), sink))?;
+                checked(c::aeron_context_set_driver_timeout_ms(context, timeout_ms))?;
+                checked(c::aeron_context_set_idle_sleep_duration_ns(context, 4_000_000))?;
+                checked(c::aeron_init(&raw mut client, context))?;
+                checked(c::aeron_start(client))
+            })();
+            if let Err(error) = made {
+                if !client.is_null() {
+                    c::aeron_close(client);
+                }
+                c::aeron_context_close(context);
+                return Err(error);
+            }
+        }
+        Ok(Self { ptr: client, context, errors, watches: Mutex::default(), birth: Birth::here() })
+    }
+
+    /// True once the media driver is gone or has dropped us: every handle is dead.
+    pub fn is_closed(&self) -> bool {
+        // SAFETY: the client is open or closing, never freed while self lives.
+        unsafe { c::aeron_is_closed(self.ptr) }
+    }
+
+    pub fn errors(&self) -> Vec<AeronError> {
+        self.errors.take()
+    }
+
+    pub fn add_exclusive_publication(
+        &self,
+        channel: &str,
+        stream_id: i32,
+    ) -> Result<Pending<ExclusivePublication>, AeronError> {
+        let channel = c_string(channel)?;
+        let mut pending = ptr::null_mut();
+        // SAFETY: the client is alive; Aeron copies the channel.
+        checked(unsafe {
+            c::aeron_async_add_exclusive_publication(&raw mut pending, self.ptr, channel.as_ptr(), stream_id)
+        })?;
+        let birth = self.birth;
+        Ok(Pending::new(move || {
+            let mut made = ptr::null_mut();
+            // SAFETY: polled until it answers once, while the client lives.
+            let rc = unsafe { c::aeron_async_add_exclusive_publication_poll(&raw mut made, pending) };
+            answer(rc, || ExclusivePublication { ptr: made, birth })
+        }))
+    }
+
+    pub fn add_publication(&self, channel: &str, stream_id: i32) -> Result<Pending<Publication>, AeronError> {
+        let channel = c_string(channel)?;
+        let mut pending = ptr::null_mut();
+        // SAFETY: as above.
+        checked(unsafe {
+            c::aeron_async_add_publication(&raw mut pending, self.ptr, channel.as_ptr(), stream_id)
+        })?;
+        let birth = self.birth;
+        Ok(Pending::new(move || {
+            let mut made = ptr::null_mut();
+            // SAFETY: as above.
+            let rc = unsafe { c::aeron_async_add_publication_poll(&raw mut made, pending) };
+            answer(rc, || Publication { ptr: made, birth })
+        }))
+    }
+
+    pub fn add_subscription(
+        &self,
+        channel: &str,
+        stream_id: i32,
+    ) -> Result<Pending<Subscription>, AeronError> {
+        let channel = c_string(channel)?;
+        let watch = Arc::new(ImageWatch::default());
+        if let Ok(mut all) = self.watches.lock() {
+            all.push(watch.clone());
+        }
+        let clientd: *mut c_void = Arc::as_ptr(&watch).cast_mut().cast();
+        let mut pending = ptr::null_mut();
+        // SAFETY: as above; the watch outlives the client's thread.
+        checked(unsafe {
+            c::aeron_async_add_subscription(
+                &raw mut pending,
+                self.ptr,
+                channel.as_ptr(),
+                stream_id,
+                Some(on_image),
+                clientd,
+                Some(on_image_gone),
+                clientd,
+            )
+        })?;
+        let birth = self.birth;
+        Ok(Pending::new(move || {
+            let mut made = ptr::null_mut();
+            // SAFETY: as above.
+            let rc = unsafe { c::aeron_async_add_subscription_poll(&raw mut made, pending) };
+            let watch = watch.clone();
+            answer(rc, || Subscription { ptr: made, watch, birth })
+        }))
+    }
+
+    pub fn add_counter(&self, type_id: i32, label: &str) -> Result<Pending<Counter>, AeronError> {
+        let mut pending = ptr::null_mut();
+        // SAFETY: the client is alive; Aeron copies as many bytes of the label as we say.
+        checked(unsafe {
+            c::aeron_async_add_counter(
+                &raw mut pending,
+                self.ptr,
+                type_id,
+                ptr::null(),
+                0,
+                label.as_ptr().cast(),
+                label.len(),
+            )
+        })?;
+        let birth = self.birth;
+        let mut request = Request { client: self.ptr, pending, birth };
+        Ok(Pending::new(move || {
+            let (rc, made) = request.poll();
+            answer(rc, || Counter { ptr: made, birth })
+        }))
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if self.birth.is_here() {
+            // SAFETY: the owners of all handles have let go of them; the conductor saw to it.
+            unsafe {
+                c::aeron_close(self.ptr);
+                c::aeron_context_close(self.context);
+            }
+        } else {
+            std::mem::forget(std::mem::take(&mut self.watches));
+            std::mem::forget(self.errors.clone());
+        }
+    }
+}
+
+fn answer<T>(rc: c_int, make: impl FnOnce() -> T) -> Result<Option<T>, AeronError> {
+    match rc {
+        0 => Ok(None),
+        rc if rc > 0 => Ok(Some(make())),
+        _ => Err(last_error()),
+    }
+}
+
+type Poller<T> = Box<dyn FnMut() -> Result<Option<T>, AeronError> + Send>;
+
+/// A handle that the media driver has been asked for. Poll until it answers; drop to forget it.
+pub struct Pending<T>(Poller<T>);
+
+struct AssertSend<F>(F);
+// SAFETY: the raw pointers inside are only used while the client lives, from one thread at a time.
+unsafe impl<F> Send for AssertSend<F> {}
+
+impl<F> AssertSend<F> {
+    fn get(&mut self) -> &mut F {
+        &mut self.0
+    }
+}
+
+impl<T: 'static> Pending<T> {
+    fn new(poll: impl FnMut() -> Result<Option<T>, AeronError> + 'static) -> Self {
+        let mut poll = AssertSend(poll);
+        Self(Box::new(move || poll.get()()))
+    }
+
+    pub fn poll(&mut self) -> Result<Option<T>, AeronError> {
+        (self.0)()
+    }
+}

@@ -1,0 +1,131 @@
+//! Counters in the media driver's counters file: ours to write, everyone's to read.
+
+use std::ffi::{c_char, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use rusteron_client::bindings as c;
+use tensorpool_core::fork::Birth;
+
+use super::{AeronError, c_string, checked};
+
+/// The longest label Aeron keeps, in bytes.
+pub const MAX_LABEL_BYTES: usize = 380;
+
+/// A counter of ours, as long as the client lives.
+pub struct Counter {
+    pub(super) ptr: *mut c::aeron_counter_t,
+    pub(super) birth: Birth,
+}
+
+// SAFETY: used by one thread at a time, under the owner's lock.
+unsafe impl Send for Counter {}
+
+impl Counter {
+    pub fn set(&self, value: i64) {
+        // SAFETY: the handle is alive under the owner's lock, and the address is an aligned word of the
+        // counters file, which stays mapped until the client is closed. Readers load it atomically.
+        let word = unsafe { AtomicI64::from_ptr(c::aeron_counter_addr(self.ptr)) };
+        // Pairs with the reader's volatile load; nothing else is published through it.
+        word.store(value, Ordering::Release);
+    }
+
+    pub fn id(&self) -> i32 {
+        let mut constants = c::aeron_counter_constants_t::default();
+        // SAFETY: alive under the owner's lock; the struct is ours.
+        unsafe { c::aeron_counter_constants(self.ptr, &raw mut constants) };
+        constants.counter_id
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        if self.birth.is_here() {
+            // SAFETY: the last use of the pointer; the client's thread frees it.
+            unsafe { c::aeron_counter_close(self.ptr, None, ptr::null_mut()) };
+        }
+    }
+}
+
+/// A counter that was asked for. Dropped without an answer it is called off: the media driver would
+/// otherwise keep it for as long as the client lives.
+pub(super) struct Request {
+    pub(super) client: *mut c::aeron_t,
+    pub(super) pending: *mut c::aeron_async_add_counter_t,
+    pub(super) birth: Birth,
+}
+
+impl Request {
+    pub(super) fn poll(&mut self) -> (i32, *mut c::aeron_counter_t) {
+        let mut made = ptr::null_mut();
+        if self.pending.is_null() {
+            return (0, made);
+        }
+        // SAFETY: polled until it answers once, while the client lives.
+        let rc = unsafe { c::aeron_async_add_counter_poll(&raw mut made, self.pending) };
+        if rc != 0 {
+            // An answer frees the request.
+            self.pending = ptr::null_mut();
+        }
+        (rc, made)
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if !self.pending.is_null() && self.birth.is_here() {
+            // SAFETY: unanswered, so not freed; endpoints let go of requests before the client is closed.
+            unsafe { c::aeron_async_add_counter_cancel(self.client, self.pending) };
+        }
+    }
+}
+
+/// What the counters file says of one counter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CounterReading {
+    pub id: i32,
+    pub type_id: i32,
+    pub value: i64,
+    pub label: String,
+    pub key: Vec<u8>,
+}
+
+unsafe extern "C" fn on_counter(
+    value: i64,
+    id: i32,
+    type_id: i32,
+    key: *const u8,
+    key_length: usize,
+    label: *const c_char,
+    label_length: usize,
+    clientd: *mut c_void,
+) {
+    // SAFETY: clientd is the list of the call below us; key and label lie in the mapped file, and a
+    // length that would leave a counter's own record is cut.
+    unsafe {
+        let label = std::slice::from_raw_parts(label.cast::<u8>(), label_length.min(MAX_LABEL_BYTES));
+        (*clientd.cast::<Vec<CounterReading>>()).push(CounterReading {
+            id,
+            type_id,
+            value,
+            label: String::from_utf8_lossy(label).into_owned(),
+            key: std::slice::from_raw_parts(key, key_length).to_vec(),
+        });
+    }
+}
+
+/// Every counter of the media driver in `dir`, without becoming its client. What a dead driver left is
+/// read too; without a counters file it is an error.
+pub fn read_counters(dir: &str) -> Result<Vec<CounterReading>, AeronError> {
+    let dir = c_string(dir)?;
+    let mut cnc = ptr::null_mut();
+    let mut found: Vec<CounterReading> = Vec::new();
+    // SAFETY: the file is mapped read-only between init and close, and only read in between.
+    unsafe {
+        checked(c::aeron_cnc_init(&raw mut cnc, dir.as_ptr(), 0))?;
+        let reader = c::aeron_cnc_counters_reader(cnc);
+        c::aeron_counters_reader_foreach_counter(reader, Some(on_counter), (&raw mut found).cast());
+        c::aeron_cnc_close(cnc);
+    }
+    Ok(found)
+}

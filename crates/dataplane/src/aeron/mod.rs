@@ -1,0 +1,75 @@
+//! The few Aeron calls we need, each made safe by its type.
+//!
+//! Rules kept here: the error handler is always set (the default one ends the process); a handle is
+//! used only under its owner's lock; handles go before the client, the client before its context;
+//! nothing is closed in a forked child, where the client's thread does not exist.
+
+mod assembler;
+mod client;
+mod counter;
+mod images;
+mod publication;
+mod subscription;
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::fmt;
+
+use rusteron_client::bindings as c;
+
+pub use assembler::Assembler;
+pub use client::{Client, Pending};
+pub use counter::{Counter, CounterReading, MAX_LABEL_BYTES, read_counters};
+pub use images::ImageWatch;
+pub use publication::{ExclusivePublication, NotTaken, Publication};
+pub use subscription::{Header, Subscription};
+
+#[derive(Clone, Debug)]
+pub struct AeronError {
+    pub code: i32,
+    pub message: String,
+}
+
+impl fmt::Display for AeronError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (Aeron error {})", self.message, self.code)
+    }
+}
+
+impl std::error::Error for AeronError {}
+
+/// Aeron's words for what went wrong last on this thread, first line only.
+fn last_error() -> AeronError {
+    // SAFETY: both return thread-local state that is always there.
+    unsafe {
+        let text = CStr::from_ptr(c::aeron_errmsg()).to_string_lossy();
+        let line = text.lines().find(|l| !l.trim().is_empty()).unwrap_or("unknown error");
+        AeronError { code: c::aeron_errcode(), message: line.trim().to_owned() }
+    }
+}
+
+fn checked(rc: c_int) -> Result<(), AeronError> {
+    if rc < 0 { Err(last_error()) } else { Ok(()) }
+}
+
+fn c_string(text: &str) -> Result<CString, AeronError> {
+    CString::new(text).map_err(|_| AeronError { code: 22, message: format!("{text:?} holds a NUL") })
+}
+
+/// Aeron's own default directory for this user.
+pub fn default_dir() -> String {
+    let mut buffer = [0 as c_char; 4096];
+    // SAFETY: the buffer is as long as we say and stays NUL-terminated.
+    unsafe {
+        c::aeron_default_path(buffer.as_mut_ptr(), buffer.len());
+        CStr::from_ptr(buffer.as_ptr()).to_string_lossy().into_owned()
+    }
+}
+
+extern "C" fn log_nothing(_: *const c_char) {}
+
+/// Whether a media driver gives signs of life in `dir`.
+pub fn driver_is_active(dir: &str, timeout_ms: i64) -> bool {
+    let Ok(dir) = c_string(dir) else { return false };
+    // SAFETY: reads the directory's mark file; the log function keeps nothing.
+    unsafe { c::aeron_is_driver_active(dir.as_ptr(), timeout_ms, Some(log_nothing)) }
+}

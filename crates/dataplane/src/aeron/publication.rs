@@ -1,0 +1,127 @@
+//! Publications: a producer's own, filled in place, and shared ones for whole messages.
+
+use std::ptr;
+
+use rusteron_client::bindings as c;
+use tensorpool_core::fork::Birth;
+
+/// Why Aeron did not take a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotTaken {
+    /// The slowest tethered subscriber is behind. Try again, or drop.
+    BackPressured,
+    /// No subscriber at the moment; they come and go.
+    NotConnected,
+    /// The handle is dead: the media driver is gone, or the position has run out.
+    Closed,
+}
+
+fn position(rc: i64) -> Result<i64, NotTaken> {
+    if rc >= 0 {
+        return Ok(rc);
+    }
+    Err(match rc as i32 {
+        c::AERON_PUBLICATION_NOT_CONNECTED => NotTaken::NotConnected,
+        c::AERON_PUBLICATION_BACK_PRESSURED | c::AERON_PUBLICATION_ADMIN_ACTION => NotTaken::BackPressured,
+        _ => NotTaken::Closed,
+    })
+}
+
+/// Repeats through the short moments in which Aeron rotates its log.
+#[inline]
+fn through_rotation(mut attempt: impl FnMut() -> i64) -> i64 {
+    for _ in 0..64 {
+        let rc = attempt();
+        if rc != i64::from(c::AERON_PUBLICATION_ADMIN_ACTION) {
+            return rc;
+        }
+        std::hint::spin_loop();
+    }
+    i64::from(c::AERON_PUBLICATION_ADMIN_ACTION)
+}
+
+pub struct ExclusivePublication {
+    pub(super) ptr: *mut c::aeron_exclusive_publication_t,
+    pub(super) birth: Birth,
+}
+
+// SAFETY: used by one thread at a time, under the owner's lock.
+unsafe impl Send for ExclusivePublication {}
+
+impl ExclusivePublication {
+    /// Claims `len` bytes in the log, lets `fill` write them, and commits.
+    #[inline]
+    pub fn claim(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<i64, NotTaken> {
+        let mut claim =
+            c::aeron_buffer_claim_t { frame_header: ptr::null_mut(), data: ptr::null_mut(), length: 0 };
+        let rc = through_rotation(|| {
+            // SAFETY: the handle is alive under the owner's lock.
+            unsafe { c::aeron_exclusive_publication_try_claim(self.ptr, len, &raw mut claim) }
+        });
+        let at = position(rc)?;
+        // SAFETY: a successful claim points at `len` writable bytes, ours until the commit.
+        unsafe {
+            fill(std::slice::from_raw_parts_mut(claim.data, len));
+            c::aeron_buffer_claim_commit(&raw mut claim);
+        }
+        Ok(at)
+    }
+
+    pub fn is_connected(&self) -> bool {
+        // SAFETY: alive under the owner's lock.
+        unsafe { c::aeron_exclusive_publication_is_connected(self.ptr) }
+    }
+}
+
+impl Drop for ExclusivePublication {
+    fn drop(&mut self) {
+        if self.birth.is_here() {
+            // SAFETY: the last use of the pointer; the client's thread frees it.
+            unsafe { c::aeron_exclusive_publication_close(self.ptr, None, ptr::null_mut()) };
+        }
+    }
+}
+
+pub struct Publication {
+    pub(super) ptr: *mut c::aeron_publication_t,
+    pub(super) birth: Birth,
+}
+
+// SAFETY: a shared publication may be used from any thread.
+unsafe impl Send for Publication {}
+
+impl Publication {
+    /// Sends a message of any size the channel allows, in fragments if need be.
+    pub fn offer(&self, message: &[u8]) -> Result<i64, NotTaken> {
+        position(through_rotation(|| {
+            // SAFETY: alive under the owner's lock; Aeron copies the bytes.
+            unsafe {
+                c::aeron_publication_offer(self.ptr, message.as_ptr(), message.len(), None, ptr::null_mut())
+            }
+        }))
+    }
+
+    pub fn is_connected(&self) -> bool {
+        // SAFETY: alive under the owner's lock.
+        unsafe { c::aeron_publication_is_connected(self.ptr) }
+    }
+
+    /// The largest message `offer` takes on this channel.
+    pub fn max_message_length(&self) -> usize {
+        // SAFETY: a zeroed struct is a valid out-value.
+        unsafe {
+            let mut constants: c::aeron_publication_constants_t = std::mem::zeroed();
+            c::aeron_publication_constants(self.ptr, &raw mut constants);
+            constants.max_message_length
+        }
+    }
+}
+
+impl Drop for Publication {
+    fn drop(&mut self) {
+        if self.birth.is_here() {
+            // SAFETY: the last use of the pointer.
+            unsafe { c::aeron_publication_close(self.ptr, None, ptr::null_mut()) };
+        }
+    }
+}

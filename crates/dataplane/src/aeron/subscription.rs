@@ -1,0 +1,105 @@
+//! Subscriptions, polled raw: one fragment, one call.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+use rusteron_client::bindings as c;
+use tensorpool_core::fork::Birth;
+
+use super::images::ImageWatch;
+
+/// The session a fragment came by.
+#[derive(Clone, Copy)]
+pub struct Header(pub(super) *mut c::aeron_header_t);
+
+impl Header {
+    fn frame(self) -> c::aeron_header_values_frame_t {
+        // SAFETY: only handed out during the callback, in which the header lives; a zeroed struct is a
+        // valid out-value.
+        unsafe {
+            let mut values: c::aeron_header_values_t = std::mem::zeroed();
+            c::aeron_header_values(self.0, &raw mut values);
+            values.frame
+        }
+    }
+
+    pub fn session_id(self) -> i32 {
+        self.frame().session_id
+    }
+
+    /// The session, and whether the fragment is the first and the last of its message.
+    pub fn fragment(self) -> (i32, bool, bool) {
+        let frame = self.frame();
+        (frame.session_id, frame.flags & 0x80 != 0, frame.flags & 0x40 != 0)
+    }
+}
+
+pub struct Subscription {
+    pub(super) ptr: *mut c::aeron_subscription_t,
+    pub(super) watch: Arc<ImageWatch>,
+    pub(super) birth: Birth,
+}
+
+// SAFETY: polled by one thread at a time, under the owner's lock.
+unsafe impl Send for Subscription {}
+
+unsafe extern "C-unwind" fn fragment<F: FnMut(&[u8], Header)>(
+    clientd: *mut c_void,
+    buffer: *const u8,
+    length: usize,
+    header: *mut c::aeron_header_t,
+) {
+    // SAFETY: clientd is the closure of the poll below us; the bytes live through the call.
+    unsafe { (*clientd.cast::<F>())(std::slice::from_raw_parts(buffer, length), Header(header)) }
+}
+
+unsafe extern "C-unwind" fn look_and_leave(
+    clientd: *mut c_void,
+    _: *const u8,
+    _: usize,
+    _: *mut c::aeron_header_t,
+) -> c::aeron_controlled_fragment_handler_action_t {
+    // SAFETY: clientd is the flag of the call below us.
+    unsafe { *clientd.cast::<bool>() = true };
+    c::aeron_controlled_fragment_handler_action_en::AERON_ACTION_ABORT
+}
+
+impl Subscription {
+    /// Hands up to `limit` raw fragments to `f`.
+    #[inline]
+    pub fn poll<F: FnMut(&[u8], Header)>(&mut self, limit: usize, mut f: F) -> usize {
+        let clientd = (&raw mut f).cast::<c_void>();
+        // SAFETY: alive under the owner's lock; the closure outlives the call.
+        let rc = unsafe { c::aeron_subscription_poll(self.ptr, Some(fragment::<F>), clientd, limit) };
+        usize::try_from(rc).unwrap_or(0)
+    }
+
+    /// Whether a fragment waits, without taking it.
+    pub fn has_fragment(&mut self) -> bool {
+        let mut seen = false;
+        // SAFETY: as in poll.
+        unsafe {
+            c::aeron_subscription_controlled_poll(self.ptr, Some(look_and_leave), (&raw mut seen).cast(), 1);
+        }
+        seen
+    }
+
+    pub fn images(&self) -> &ImageWatch {
+        &self.watch
+    }
+
+    pub fn is_connected(&self) -> bool {
+        // SAFETY: alive under the owner's lock.
+        unsafe { c::aeron_subscription_is_connected(self.ptr) }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        if self.birth.is_here() {
+            // SAFETY: the last use of the pointer.
+            unsafe { c::aeron_subscription_close(self.ptr, None, ptr::null_mut()) };
+        }
+    }
+}

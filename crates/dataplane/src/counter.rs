@@ -1,0 +1,122 @@
+//! A number of ours in the media driver's counters, where `AeronStat` and our own tools see it.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use crate::aeron::{AeronError, Client, Counter, MAX_LABEL_BYTES};
+use crate::conductor::{Endpoint, Tick};
+use crate::handle::Handle;
+
+/// Counted by any thread without a lock; the conductor carries the value over at its next round. It is
+/// asked for again after a media driver's death, and goes on from where it was.
+pub struct CounterEndpoint {
+    label: String,
+    type_id: i32,
+    value: AtomicI64,
+    state: Mutex<Handle<Counter>>,
+    failure: Mutex<Option<AeronError>>,
+}
+
+impl CounterEndpoint {
+    /// `label` is cut to what Aeron keeps, at the end of a character.
+    pub fn new(label: &str, type_id: i32, value: i64) -> Self {
+        let end = (0..=label.len().min(MAX_LABEL_BYTES)).rev().find(|end| label.is_char_boundary(*end));
+        Self {
+            label: label[..end.unwrap_or(0)].to_owned(),
+            type_id,
+            value: AtomicI64::new(value),
+            state: Mutex::default(),
+            failure: Mutex::default(),
+        }
+    }
+
+    // Relaxed: the conductor's load in `duty` may come a round late, and nothing hangs on the order.
+    #[inline]
+    pub fn add(&self, n: i64) {
+        self.value.fetch_add(n, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn set(&self, value: i64) {
+        self.value.store(value, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn value(&self) -> i64 {
+        self.value.load(Ordering::Relaxed)
+    }
+
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Its place among the media driver's counters, while it has one.
+    pub fn id(&self) -> Option<i32> {
+        self.state.lock().ok()?.get().map(|counter| counter.id())
+    }
+
+    /// Why the media driver refused it, if it did: there may be no room.
+    pub fn failure(&self) -> Option<AeronError> {
+        self.failure.lock().ok()?.clone()
+    }
+}
+
+impl Endpoint for CounterEndpoint {
+    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+        let (Ok(mut state), Ok(mut failure)) = (self.state.lock(), self.failure.lock()) else {
+            return Ok(());
+        };
+        // A refusal stands until there is another media driver: asking at each round would not help it.
+        if failure.is_some() {
+            return Ok(());
+        }
+        let result = state.advance(|| client.add_counter(self.type_id, &self.label));
+        if let Err(error) = &result {
+            *failure = Some(error.clone());
+        }
+        result
+    }
+
+    fn detach(&self) {
+        if let Ok(mut state) = self.state.lock() {
+            *state = Handle::None;
+        }
+        if let Ok(mut failure) = self.failure.lock() {
+            *failure = None;
+        }
+    }
+
+    fn close(&self) {
+        self.detach();
+    }
+
+    fn duty(&self, _tick: &Tick<'_>) {
+        if let Ok(mut state) = self.state.lock()
+            && let Some(counter) = state.get()
+        {
+            counter.set(self.value());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_that_is_too_long_is_cut_between_characters() {
+        let label = format!("x{}", "é".repeat(300));
+        let counter = CounterEndpoint::new(&label, 9001, 0);
+        assert_eq!(counter.label(), format!("x{}", "é".repeat(189)));
+        assert_eq!(CounterEndpoint::new("short", 9001, 0).label(), "short");
+    }
+
+    #[test]
+    fn it_counts_without_a_media_driver() {
+        let counter = CounterEndpoint::new("c", 9001, 5);
+        counter.add(3);
+        assert_eq!(counter.value(), 8);
+        counter.set(-1);
+        assert_eq!((counter.value(), counter.id()), (-1, None));
+    }
+}

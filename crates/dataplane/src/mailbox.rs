@@ -1,0 +1,170 @@
+//! A mailbox: a shared event stream, read by the conductor, of which only our own messages are kept.
+//!
+//! The conductor polls even while the interpreter is busy, so that a slow service neither holds up those
+//! who send nor misses what is for it. Foreign messages are told by their bytes, before the assembler and
+//! before any allocation. What is kept is bounded; beyond that the newest are dropped and counted.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use tensorpool_core::event::{Address, TagFilter};
+
+use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
+use crate::announces::with_parameter;
+use crate::conductor::{Endpoint, Tick};
+use crate::handle::Handle;
+
+/// Fragments taken in one round of the conductor: far more than a stream carries in its time.
+const FRAGMENTS_A_ROUND: usize = 65_536;
+const MAX_MESSAGES: usize = 4_096;
+const MAX_BYTES: usize = 16 << 20;
+
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub kept: AtomicU64,
+    pub foreign: AtomicU64,
+    pub unreadable: AtomicU64,
+    pub overflowed: AtomicU64,
+}
+
+#[derive(Default)]
+struct Ear {
+    subscription: Handle<Subscription>,
+    assembler: Option<Assembler>,
+    /// Sessions in the middle of a fragmented message, and whether it is for us.
+    underway: Vec<(i32, bool)>,
+}
+
+#[derive(Default)]
+struct Kept {
+    messages: VecDeque<Vec<u8>>,
+    bytes: usize,
+    closed: bool,
+}
+
+pub struct Mailbox {
+    channel: String,
+    stream_id: i32,
+    filter: TagFilter,
+    ear: Mutex<Ear>,
+    kept: Mutex<Kept>,
+    arrived: Condvar,
+    counters: Counters,
+}
+
+impl Mailbox {
+    pub fn new(channel: String, stream_id: i32, filter: TagFilter) -> Self {
+        Self {
+            channel,
+            stream_id,
+            filter,
+            ear: Mutex::default(),
+            kept: Mutex::default(),
+            arrived: Condvar::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Up to `limit` messages, oldest first; waits up to `timeout` for the first.
+    pub fn take(&self, limit: usize, timeout: Duration) -> Vec<Vec<u8>> {
+        let Ok(kept) = self.kept.lock() else { return Vec::new() };
+        let waited = self.arrived.wait_timeout_while(kept, timeout, |k| k.messages.is_empty() && !k.closed);
+        let Ok((mut kept, _)) = waited else { return Vec::new() };
+        let count = limit.min(kept.messages.len());
+        let taken: Vec<_> = kept.messages.drain(..count).collect();
+        kept.bytes -= taken.iter().map(Vec::len).sum::<usize>();
+        taken
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.ear.lock().is_ok_and(|mut e| e.subscription.get().is_some())
+    }
+
+    pub fn is_connected(&self) -> bool {
+        self.ear.lock().is_ok_and(|mut e| e.subscription.get().is_some_and(|s| s.is_connected()))
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.kept.lock().map_or(true, |k| k.closed)
+    }
+
+    fn keep(&self, message: &[u8]) {
+        let Ok(mut kept) = self.kept.lock() else { return };
+        if kept.messages.len() >= MAX_MESSAGES || kept.bytes + message.len() > MAX_BYTES {
+            self.counters.overflowed.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.counters.kept.fetch_add(1, Ordering::Relaxed);
+        kept.bytes += message.len();
+        kept.messages.push_back(message.to_vec());
+        self.arrived.notify_all();
+    }
+
+    /// Whether a fragment belongs to a message for us; judged by the first one of each message.
+    fn wanted(&self, underway: &mut Vec<(i32, bool)>, bytes: &[u8], header: Header) -> bool {
+        let (session, begins, ends) = header.fragment();
+        let at = underway.iter().position(|(s, _)| *s == session);
+        let ours = if begins {
+            match self.filter.judge(bytes) {
+                Address::Ours => true,
+                Address::Foreign => {
+                    self.counters.foreign.fetch_add(1, Ordering::Relaxed);
+                    false
+                }
+                Address::Unreadable => {
+                    self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
+                    false
+                }
+            }
+        } else {
+            at.is_some_and(|i| underway[i].1)
+        };
+        match (at, ends) {
+            (Some(i), true) => drop(underway.swap_remove(i)),
+            (Some(i), false) => underway[i].1 = ours,
+            (None, true) => {}
+            (None, false) => underway.push((session, ours)),
+        }
+        ours
+    }
+}
+
+impl Endpoint for Mailbox {
+    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+        let Ok(mut ear) = self.ear.lock() else { return Ok(()) };
+        if ear.assembler.is_none() {
+            ear.assembler = Some(Assembler::new()?);
+        }
+        let channel = with_parameter(&self.channel, "tether=false");
+        ear.subscription.advance(|| client.add_subscription(&channel, self.stream_id))
+    }
+
+    fn detach(&self) {
+        if let Ok(mut ear) = self.ear.lock() {
+            *ear = Ear::default();
+        }
+    }
+
+    fn close(&self) {
+        self.detach();
+        if let Ok(mut kept) = self.kept.lock() {
+            kept.closed = true;
+        }
+        self.arrived.notify_all();
+    }
+
+    fn duty(&self, _: &Tick<'_>) {
+        let Ok(mut ear) = self.ear.lock() else { return };
+        let Ear { subscription, assembler, underway } = &mut *ear;
+        if let (Some(subscription), Some(assembler)) = (subscription.get(), assembler) {
+            let wanted = |bytes: &[u8], header: Header| self.wanted(underway, bytes, header);
+            assembler.poll_some(subscription, FRAGMENTS_A_ROUND, wanted, |message, _| self.keep(message));
+        }
+    }
+}

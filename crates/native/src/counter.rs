@@ -1,0 +1,95 @@
+//! `AeronCounter`: a number in the media driver's counters; `read_counters`: all of them.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use tensorpool_core::fork::Birth;
+use tensorpool_dataplane::aeron;
+use tensorpool_dataplane::counter::CounterEndpoint;
+
+use crate::context::Conductor;
+use crate::errors;
+
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct AeronCounter {
+    counter: Arc<CounterEndpoint>,
+    conductor: Py<Conductor>,
+    id: u64,
+    birth: Birth,
+}
+
+#[pymethods]
+impl AeronCounter {
+    #[new]
+    #[pyo3(signature = (conductor, label, type_id, value = 0))]
+    fn new(conductor: &Bound<'_, Conductor>, label: &str, type_id: i32, value: i64) -> PyResult<Self> {
+        let counter = Arc::new(CounterEndpoint::new(label, type_id, value));
+        let id = conductor.get().home(conductor.py())?.add(counter.clone());
+        Ok(Self { counter, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+    }
+
+    /// Counts up; visible to others at the conductor's next round.
+    fn add(&self, py: Python<'_>, n: i64) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        self.counter.add(n);
+        Ok(())
+    }
+
+    fn set(&self, py: Python<'_>, value: i64) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        self.counter.set(value);
+        Ok(())
+    }
+
+    #[getter]
+    fn value(&self, py: Python<'_>) -> PyResult<i64> {
+        errors::at_home(py, self.birth)?;
+        Ok(self.counter.value())
+    }
+
+    #[getter]
+    fn label(&self) -> &str {
+        self.counter.label()
+    }
+
+    /// Its id among the media driver's counters, or None while it has none.
+    #[getter]
+    fn counter_id(&self, py: Python<'_>) -> PyResult<Option<i32>> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.counter.id()))
+    }
+
+    /// Why the media driver refused it, if it did.
+    #[getter]
+    fn failure(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        errors::at_home(py, self.birth)?;
+        Ok(self.counter.failure().map(|e| e.to_string()))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        self.conductor.get().remove(py, self.id);
+        Ok(())
+    }
+}
+
+type Reading<'py> = (i32, i32, i64, String, Bound<'py, PyBytes>);
+
+/// Every counter of the media driver in `aeron_dir` as (id, type id, value, label, key).
+#[pyfunction]
+pub fn read_counters<'py>(py: Python<'py>, aeron_dir: String) -> PyResult<Vec<Reading<'py>>> {
+    match py.detach(|| aeron::read_counters(&aeron_dir)) {
+        Ok(found) => Ok(found
+            .into_iter()
+            .map(|c| (c.id, c.type_id, c.value, c.label, PyBytes::new(py, &c.key)))
+            .collect()),
+        Err(error) => {
+            let message = format!(
+                "cannot read the counters of a media driver in {aeron_dir}: {error}; \
+                 start one, or check aeron_dir"
+            );
+            Err(errors::raise(py, "MediaDriverError", &message, |f| f.set_item("aeron_dir", aeron_dir)))
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! `Mailbox`: events for us, kept by the conductor while the interpreter is busy.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+use tensorpool_core::event::TagFilter;
+use tensorpool_core::fork::Birth;
+use tensorpool_dataplane::mailbox as plane;
+
+use crate::context::Conductor;
+use crate::errors;
+
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct Mailbox {
+    mailbox: Arc<plane::Mailbox>,
+    conductor: Py<Conductor>,
+    id: u64,
+    birth: Birth,
+}
+
+#[pymethods]
+impl Mailbox {
+    /// Keeps the events whose tag is one of `tags`; all events if there is none.
+    #[new]
+    fn new(
+        conductor: &Bound<'_, Conductor>,
+        channel: String,
+        stream_id: i32,
+        tags: Vec<String>,
+    ) -> PyResult<Self> {
+        let mailbox = Arc::new(plane::Mailbox::new(channel, stream_id, TagFilter::new(tags)));
+        let id = conductor.get().home(conductor.py())?.add(mailbox.clone());
+        Ok(Self { mailbox, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+    }
+
+    /// Up to `limit` messages, oldest first; waits up to `timeout` seconds for the first.
+    #[pyo3(signature = (limit = 64, timeout = 0.0))]
+    fn take<'py>(&self, py: Python<'py>, limit: usize, timeout: f64) -> PyResult<Bound<'py, PyList>> {
+        errors::at_home(py, self.birth)?;
+        let deadline = Instant::now() + Duration::from_secs_f64(timeout.clamp(0.0, 1e9));
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let slice = left.min(Duration::from_millis(50));
+            let messages = py.detach(|| self.mailbox.take(limit, slice));
+            if !messages.is_empty() || left.is_zero() || self.mailbox.is_closed() {
+                return PyList::new(py, messages.iter().map(|m| PyBytes::new(py, m)));
+            }
+            py.check_signals()?;
+        }
+    }
+
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counters = self.mailbox.counters();
+        let dict = PyDict::new(py);
+        for (name, counter) in [
+            ("kept", &counters.kept),
+            ("foreign", &counters.foreign),
+            ("unreadable", &counters.unreadable),
+            ("overflowed", &counters.overflowed),
+        ] {
+            dict.set_item(name, counter.load(Ordering::Relaxed))?;
+        }
+        Ok(dict)
+    }
+
+    #[getter]
+    fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.mailbox.is_ready()))
+    }
+
+    #[getter]
+    fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.mailbox.is_connected()))
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        !self.birth.is_here() || self.mailbox.is_closed()
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        self.conductor.get().remove(py, self.id);
+        Ok(())
+    }
+}

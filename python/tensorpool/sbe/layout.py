@@ -1,0 +1,205 @@
+"""Where every field of every message lies: the machine-readable form of `schemas/*.xml`.
+
+Role: the one description that the codecs, the reference page and the tests (also those that check the
+offsets used by the Rust side) are made from. Nothing here is written by hand per message. A layout is
+immutable and may be read from any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+PRIMITIVES: Mapping[str, tuple[str, int]] = MappingProxyType(
+    {
+        "int8": ("b", 1),
+        "uint8": ("B", 1),
+        "int16": ("h", 2),
+        "uint16": ("H", 2),
+        "int32": ("i", 4),
+        "uint32": ("I", 4),
+        "int64": ("q", 8),
+        "uint64": ("Q", 8),
+    }
+)
+"""SBE primitive type -> (struct code, size in bytes)."""
+
+SCHEMA_NAMES = (
+    "wire-900",
+    "driver-901",
+    "driver-901-r2",
+    "bridge-902",
+    "bridge-902-r2",
+    "trace-904",
+    "discovery-910",
+    "service-920",
+)
+"""Names of the schema files. Of two with one id the first is the default, the other a later revision."""
+
+HEADER_BYTES = 8
+GROUP_HEADER_BYTES = 4
+LENGTH_PREFIX_BYTES = 4
+MAX_GROUP_COUNT = 65534
+"""65535 is the null of numInGroup, so no encoder can write it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnumLayout:
+    name: str
+    primitive: str
+    members: Mapping[str, int]
+
+    @property
+    def null(self) -> int:
+        return default_null(self.primitive)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldLayout:
+    """A field of a fixed block. A constant has size 0 and its value in `constant`."""
+
+    name: str
+    type_name: str
+    primitive: str
+    offset: int
+    size: int
+    length: int = 1
+    optional: bool = False
+    null: int | None = None
+    max_value: int | None = None
+    constant: int | None = None
+    enum: EnumLayout | None = None
+    description: str = ""
+
+    @property
+    def python_name(self) -> str:
+        return snake_case(self.name)
+
+    @property
+    def is_array(self) -> bool:
+        return self.length > 1
+
+    @property
+    def code(self) -> str:
+        """The struct code of the whole field; byte arrays are one bytes object."""
+        char = PRIMITIVES[self.primitive][0]
+        if not self.is_array:
+            return char
+        return f"{self.length}s" if self.primitive == "uint8" else f"{self.length}{char}"
+
+
+@dataclass(frozen=True, slots=True)
+class DataLayout:
+    """Var-data: a 32-bit length, then the bytes."""
+
+    name: str
+    type_name: str
+    ascii: bool
+    bytewise: bool
+    max_length: int
+    description: str = ""
+
+    @property
+    def python_name(self) -> str:
+        return snake_case(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
+    """What a message and a group entry share: a fixed block, then groups, then var-data."""
+
+    name: str
+    block_length: int
+    fields: tuple[FieldLayout, ...]
+    groups: tuple[GroupLayout, ...]
+    data: tuple[DataLayout, ...]
+    description: str
+
+    @property
+    def encoded_fields(self) -> tuple[FieldLayout, ...]:
+        return tuple(f for f in self.fields if f.constant is None)
+
+    @property
+    def constants(self) -> tuple[FieldLayout, ...]:
+        return tuple(f for f in self.fields if f.constant is not None)
+
+    @property
+    def tail_bytes(self) -> int:
+        """The least number of bytes after the fixed block: the prefixes of groups and var-data."""
+        return GROUP_HEADER_BYTES * len(self.groups) + LENGTH_PREFIX_BYTES * len(self.data)
+
+    def field(self, name: str) -> FieldLayout:
+        return next(f for f in self.fields if f.name == name)
+
+    def offsets(self) -> dict[str, int]:
+        """Offset of each encoded field inside the block."""
+        return {f.name: f.offset for f in self.encoded_fields}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLayout(BlockLayout):
+    """A repeating group. `accept_block_length` is another block length with the very same bytes."""
+
+    accept_block_length: int | None = None
+
+    @property
+    def python_name(self) -> str:
+        return snake_case(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLayout(BlockLayout):
+    schema: str
+    schema_id: int
+    version: int
+    template_id: int
+    has_header: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaLayout:
+    name: str
+    package: str
+    schema_id: int
+    version: int
+    enums: Mapping[str, EnumLayout]
+    messages: Mapping[str, MessageLayout]
+
+
+def default_null(primitive: str) -> int:
+    """The null value that SBE gives a primitive type: the largest unsigned, the smallest signed."""
+    bits = PRIMITIVES[primitive][1] * 8
+    return (1 << bits) - 1 if primitive.startswith("u") else -(1 << (bits - 1))
+
+
+def integer_range(primitive: str) -> tuple[int, int]:
+    bits = PRIMITIVES[primitive][1] * 8
+    if primitive.startswith("u"):
+        return 0, (1 << bits) - 1
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+def snake_case(name: str) -> str:
+    """`leaseExpiryTimestampNs` -> `lease_expiry_timestamp_ns`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+@cache
+def schema(name: str) -> SchemaLayout:
+    """The layout of one schema file by its name, for example `driver-901-r2`."""
+    from .schema_xml import load_schema  # the XML parser is only paid for by whoever needs a layout
+
+    return load_schema(name)
+
+
+def schemas() -> tuple[SchemaLayout, ...]:
+    return tuple(schema(name) for name in SCHEMA_NAMES)
+
+
+def messages() -> Iterator[MessageLayout]:
+    """Every message of every schema file, the later revisions included."""
+    for one in schemas():
+        yield from one.messages.values()

@@ -1,0 +1,64 @@
+"""The examples, run as their readers would run them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def environment(aeron_dir: Path) -> dict[str, str]:
+    """Aeron's own variable moves the default directory, so that a running driver is left alone."""
+    return {**os.environ, "AERON_DIR": str(aeron_dir)}
+
+
+@contextmanager
+def running(script: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen([sys.executable, script], env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+
+
+def test_the_camera_example_shows_frames_in_another_process(environment: dict[str, str]) -> None:
+    folder = ROOT / "examples" / "camera"
+    with (
+        running(folder / "camera.py", environment) as camera,
+        running(folder / "viewer.py", environment) as viewer,
+    ):
+        assert viewer.stdout is not None
+        lines = [viewer.stdout.readline() for _ in range(10)]
+        assert camera.poll() is None
+    numbers = [
+        int(match[1]) for line in lines if (match := re.fullmatch(r"frame (\d+): mean \d+\.\d\n", line))
+    ]
+    assert len(numbers) == 10
+    assert numbers == sorted(numbers)
+
+
+def test_the_readmes_python_runs_as_printed(environment: dict[str, str], tmp_path: Path) -> None:
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    assert block is not None
+    script = tmp_path / "readme.py"
+    script.write_text(block[1], "utf-8")
+    done = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == ["0 (512, 512) 0.0", "1 (512, 512) 7.0"]
+    assert "span 2 = received 2" in done.stdout

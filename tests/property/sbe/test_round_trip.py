@@ -1,0 +1,36 @@
+"""Whatever can be said in a message comes back unchanged."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorpool import sbe
+from tests.property.sbe.anatomy import dissect
+from tests.property.sbe.strategies import KINDS, TIMEOUT_SECONDS, WELL_MEANT, messages_of
+
+pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_drawn_message_survives_encoding_and_decoding(kind):
+    @WELL_MEANT
+    @given(messages_of(kind), st.binary(max_size=5))
+    def check(message, after):
+        encoded = message.encode()
+        layout = kind.layout()
+        assert kind.decode(encoded) == message
+        assert kind.decode(encoded).encode() == encoded
+        assert dissect(layout, encoded).end == len(encoded)
+        # Inside a larger buffer, with something else behind it.
+        assert kind.decode_prefix(memoryview(encoded + after)) == (message, len(encoded))
+        if layout.has_header:
+            assert sbe.decode(bytearray(encoded)) == message
+        target = bytearray(b"\xaa" * (len(encoded) + 3))
+        assert message.encode_into(target, 2) == len(encoded)
+        assert target == b"\xaa\xaa" + encoded + b"\xaa"
+        form = sbe.json_form.to_json(message)
+        assert sbe.json_form.from_json(form) == message
+
+    check()
