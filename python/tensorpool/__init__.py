@@ -1,5 +1,6 @@
 """TensorPool: tensors between processes through shared memory, words about them over Aeron."""
 
+from . import service
 from ._native import Frame, Offered, Slot
 from .client import Consumer, ConsumerLedger, Outcome, Producer, ProducerLedger
 from .context import Context, Event, open
@@ -7,6 +8,7 @@ from .errors import (
     ClaimRefused,
     ClosedError,
     CodecError,
+    CommandFailed,
     ConfigError,
     ForkedError,
     FrameOverwritten,
@@ -14,13 +16,18 @@ from .errors import (
     MediaDriverBusy,
     MediaDriverError,
     MediaDriverUnavailable,
+    NoSuchService,
     ReceiveTimeout,
     RegionCreateError,
     RegionRejected,
+    Rejected,
+    ServiceError,
+    ServiceTimeout,
     StreamBusy,
     TensorPoolError,
     UnsupportedDtype,
 )
+from .service import Property, Service, command
 from .transport import MediaDriver, StreamIds
 
 __version__ = "0.1.0"
@@ -29,6 +36,7 @@ __all__ = [
     "ClaimRefused",
     "ClosedError",
     "CodecError",
+    "CommandFailed",
     "ConfigError",
     "Consumer",
     "ConsumerLedger",
@@ -42,18 +50,26 @@ __all__ = [
     "MediaDriverBusy",
     "MediaDriverError",
     "MediaDriverUnavailable",
+    "NoSuchService",
     "Offered",
     "Outcome",
     "Producer",
     "ProducerLedger",
+    "Property",
     "ReceiveTimeout",
     "RegionCreateError",
     "RegionRejected",
+    "Rejected",
+    "Service",
+    "ServiceError",
+    "ServiceTimeout",
     "Slot",
     "StreamBusy",
     "StreamIds",
     "TensorPoolError",
     "UnsupportedDtype",
     "__version__",
+    "command",
     "open",
+    "service",
 ]

@@ -3,6 +3,8 @@
 TensorPoolError
 ├── CodecError (ValueError)          bytes that are no valid message, or a message that has no valid bytes
 ├── ConfigError (ValueError)         a setting that cannot be used; names it and what would do
+│   └── InvalidConfig                everything that is wrong with a configuration; `problems` lists it
+├── RoleFailed                       a fault that makes a role useless: it stops, with exit status 1
 ├── UnsupportedDtype (TypeError)     an element type that has no place on the wire
 ├── ClaimRefused                     no slot to write into; `outcome` says why
 ├── ClosedError (ValueError)         the handle was closed, or the slot settled
@@ -13,12 +15,20 @@ TensorPoolError
 ├── StreamBusy                       the stream has a producer already
 ├── RegionRejected                   an announced region broke a rule; nothing of it was mapped
 ├── RegionCreateError (OSError)      regions could not be made; nothing was left behind
+├── ServiceError                     a service that was asked for something
+│   ├── NoSuchService (LookupError)  nobody answers to that name
+│   ├── Rejected                     it refused, and says why
+│   ├── CommandFailed                it accepted, and then something went wrong there
+│   └── ServiceTimeout (TimeoutError)    it is there, and did not answer in time
 └── MediaDriverError                 Aeron's media driver
     ├── MediaDriverBusy              there is one in that directory already
     └── MediaDriverUnavailable (TimeoutError)    none answered in time
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 
 class TensorPoolError(Exception):
@@ -55,6 +65,53 @@ class CodecError(TensorPoolError, ValueError):
 
 class ConfigError(TensorPoolError, ValueError):
     """A setting cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigProblem:
+    """One thing that is wrong with a configuration."""
+
+    reason: str
+    key: str | None = None
+    """Where in the configuration, as in `driver.streams[1].nslots`."""
+    value: str | None = None
+    """What stands there; None for a secret."""
+    source: str | None = None
+    """The file, environment variable or flag that it came by."""
+    line: int | None = None
+    """The line in that file."""
+    suggestion: str | None = None
+    """The nearest that would be right."""
+
+    def __str__(self) -> str:
+        source = None
+        if self.source is not None:
+            source = self.source if self.line is None else f"{self.source}:{self.line}"
+        what = self.key if self.value is None else f"{self.key} = {self.value}"
+        hint = f"; did you mean {self.suggestion!r}?" if self.suggestion else ""
+        return ": ".join(part for part in (source, what, self.reason) if part) + hint
+
+
+class InvalidConfig(ConfigError):
+    """A configuration cannot be used. `problems` has all that was found, not only the first."""
+
+    def __init__(self, problems: Sequence[ConfigProblem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return str(self.problems[0])
+        lines = (f"\n  {problem}" for problem in self.problems)
+        return f"{len(self.problems)} problems in the configuration:{''.join(lines)}"
+
+
+class RoleFailed(TensorPoolError):
+    """Raised in a duty cycle when going on makes no sense: the runner stops the role, in good order."""
+
+    def __init__(self, message: str, *, role: str | None = None) -> None:
+        super().__init__(message)
+        self.role = role
 
 
 class UnsupportedDtype(TensorPoolError, TypeError):
@@ -147,3 +204,23 @@ class MediaDriverBusy(MediaDriverError):
 
 class MediaDriverUnavailable(MediaDriverError, TimeoutError):
     """No media driver answered in time."""
+
+
+class ServiceError(TensorPoolError):
+    """A service did not do what it was asked."""
+
+
+class NoSuchService(ServiceError, LookupError):
+    """Nobody answers to that name."""
+
+
+class Rejected(ServiceError):
+    """The service refused; the message is its reason."""
+
+
+class CommandFailed(ServiceError):
+    """The service accepted the command, and then something went wrong there."""
+
+
+class ServiceTimeout(ServiceError, TimeoutError):
+    """The service is there, and did not answer in time."""

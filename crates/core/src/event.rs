@@ -12,15 +12,19 @@ pub enum Address {
     Unreadable,
 }
 
-/// The tags that count. None at all: every event does.
+/// The tags that count, each whole or, ending in `*`, as the start of one. None at all: every event does.
 #[derive(Clone, Debug, Default)]
 pub struct TagFilter {
-    tags: Vec<Box<[u8]>>,
+    tags: Vec<(Box<[u8]>, bool)>,
 }
 
 impl TagFilter {
     pub fn new(tags: impl IntoIterator<Item = String>) -> Self {
-        Self { tags: tags.into_iter().map(|t| t.into_bytes().into_boxed_slice()).collect() }
+        let parse = |tag: String| match tag.strip_suffix('*') {
+            Some(start) => (start.as_bytes().into(), true),
+            None => (tag.into_bytes().into(), false),
+        };
+        Self { tags: tags.into_iter().map(parse).collect() }
     }
 
     /// Judges a message, or its first fragment. Allocates nothing.
@@ -28,10 +32,14 @@ impl TagFilter {
     pub fn judge(&self, bytes: &[u8]) -> Address {
         match tag_of(bytes) {
             None => Address::Unreadable,
-            Some(tag) if self.tags.is_empty() || self.tags.iter().any(|t| **t == *tag) => Address::Ours,
+            Some(tag) if self.tags.is_empty() || self.tags.iter().any(|t| matches(t, tag)) => Address::Ours,
             Some(_) => Address::Foreign,
         }
     }
+}
+
+fn matches((wanted, is_start): &(Box<[u8]>, bool), tag: &[u8]) -> bool {
+    if *is_start { tag.starts_with(wanted) } else { **wanted == *tag }
 }
 
 /// The tag of an event, which comes right after its block.
@@ -78,6 +86,13 @@ mod tests {
             assert_eq!(filter.judge(&event(tag)), Address::Foreign, "{tag}");
         }
         assert_eq!(TagFilter::default().judge(&event("service:anyone")), Address::Ours);
+    }
+
+    #[test]
+    fn a_star_stands_for_any_end() {
+        let filter = TagFilter::new(["service:recorder:*".to_owned()]);
+        assert_eq!(filter.judge(&event("service:recorder:7")), Address::Ours);
+        assert_eq!(filter.judge(&event("service:recorder")), Address::Foreign);
     }
 
     /// requirement: service-5-2

@@ -1,7 +1,7 @@
 //! A consumer: descriptor in, every rule applied, frame out. Never waits for a writer (wire §15.21).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tensorpool_core::announce::PoolAnnounce;
@@ -18,6 +18,7 @@ use crate::conductor::{Endpoint, Tick};
 use crate::events::{Event, Events};
 use crate::handle::Handle;
 use crate::idle::{Idle, Strategy};
+use crate::turn::TurnLock;
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -84,7 +85,10 @@ struct State {
 
 pub struct Consumer {
     config: Config,
-    state: Mutex<State>,
+    state: TurnLock<State>,
+    /// The subscription is there: nothing to attach, and no lock to take for it at every tick.
+    attached: AtomicBool,
+    next_check_ns: AtomicU64,
     counters: Arc<Counters>,
     closed: AtomicBool,
 }
@@ -110,7 +114,14 @@ impl Consumer {
             refused: None,
             told: None,
         };
-        Self { config, state: Mutex::new(state), counters: Arc::default(), closed: AtomicBool::new(false) }
+        Self {
+            config,
+            state: TurnLock::new(state),
+            attached: AtomicBool::new(false),
+            next_check_ns: AtomicU64::new(0),
+            counters: Arc::default(),
+            closed: AtomicBool::new(false),
+        }
     }
 
     pub fn counters(&self) -> &Arc<Counters> {
@@ -122,7 +133,7 @@ impl Consumer {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub fn mapping(&self) -> Option<Arc<Mapping>> {
@@ -237,7 +248,7 @@ impl Consumer {
 
     /// Replaces the mapping; what was in flight for the old one is dropped by its epoch.
     fn remap(&self, mapping: Option<Arc<Mapping>>) -> Option<Arc<Mapping>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock_first();
         if let Some(fresh) = &mapping {
             if state.tracked.replace(fresh.epoch) != Some(fresh.epoch) {
                 state.tracker.reset();
@@ -251,7 +262,7 @@ impl Consumer {
 
     fn refuse(&self, refused: Refused, tick: &Tick<'_>) {
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
-        let mut state = self.lock();
+        let mut state = self.state.lock_first();
         let key = Some((refused.epoch, refused.reason));
         if state.told != key {
             state.told = key;
@@ -340,37 +351,42 @@ impl State {
 
 impl Endpoint for Consumer {
     fn attach(&self, client: &Client) -> Result<(), AeronError> {
-        let config = &self.config;
-        let mut state = self.lock();
-        if let Handle::There(_) = state.subscription {
+        if self.attached.load(Ordering::Relaxed) {
             return Ok(());
         }
+        let config = &self.config;
+        let mut state = self.state.lock_first();
         // A reader that stops polling must stall nobody: it is put to rest instead.
         let channel = with_parameter(&config.descriptor_channel, "tether=false");
         state.subscription.advance(|| client.add_subscription(&channel, config.descriptor_stream_id))?;
         state.departures = 0;
+        self.attached.store(state.subscription.get().is_some(), Ordering::Relaxed);
         Ok(())
     }
 
     fn detach(&self) {
-        self.lock().subscription = Handle::None;
+        self.attached.store(false, Ordering::Relaxed);
+        self.state.lock_first().subscription = Handle::None;
     }
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        let mut state = self.lock();
+        let mut state = self.state.lock_first();
         state.subscription = Handle::None;
         state.mapping = None;
     }
 
     /// A writer that gives no sign of life is dead: its regions are stale (wire §7.1).
     fn duty(&self, tick: &Tick<'_>) {
+        let now_ns = tick.now.monotonic_ns;
+        if now_ns < self.next_check_ns.load(Ordering::Relaxed) {
+            return;
+        }
+        // Often enough to notice soon, seldom enough not to stand in the way of whoever polls.
+        self.next_check_ns.store(now_ns + self.config.freshness_ns / 16, Ordering::Relaxed);
         let stale = {
-            let state = self.lock();
-            state
-                .mapping
-                .as_ref()
-                .is_some_and(|m| !state.judge.is_fresh(m.activity_ns(), tick.now.monotonic_ns))
+            let state = self.state.lock_first();
+            state.mapping.as_ref().is_some_and(|m| !state.judge.is_fresh(m.activity_ns(), now_ns))
         };
         if stale {
             self.unmap(tick, "the producer gives no sign of life");
@@ -387,7 +403,7 @@ impl Endpoint for Consumer {
         }
         let now_ns = tick.now.monotonic_ns;
         let (action, intact) = {
-            let mut state = self.lock();
+            let mut state = self.state.lock_first();
             let held = match &state.mapping {
                 None => Held::Unmapped,
                 Some(m) => {
@@ -421,7 +437,7 @@ impl Consumer {
                 return self.refuse(refused, tick);
             }
         };
-        if !self.lock().judge.is_fresh(mapping.activity_ns(), tick.now.monotonic_ns) {
+        if !self.state.lock_first().judge.is_fresh(mapping.activity_ns(), tick.now.monotonic_ns) {
             self.counters.ignored(Ignored::Stale).fetch_add(1, Ordering::Relaxed);
             return;
         }

@@ -16,3 +16,4 @@ pub mod idle;
 pub mod mailbox;
 pub mod media_driver;
 pub mod producer;
+pub mod turn;

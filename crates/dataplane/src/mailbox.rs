@@ -71,11 +71,19 @@ impl Mailbox {
         &self.counters
     }
 
+    /// Waits until there is a message, for `timeout` at most. True if there is one.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let Ok(kept) = self.kept.lock() else { return false };
+        let waited = self.arrived.wait_timeout_while(kept, timeout, |k| k.messages.is_empty() && !k.closed);
+        waited.is_ok_and(|(kept, _)| !kept.messages.is_empty())
+    }
+
     /// Up to `limit` messages, oldest first; waits up to `timeout` for the first.
     pub fn take(&self, limit: usize, timeout: Duration) -> Vec<Vec<u8>> {
-        let Ok(kept) = self.kept.lock() else { return Vec::new() };
-        let waited = self.arrived.wait_timeout_while(kept, timeout, |k| k.messages.is_empty() && !k.closed);
-        let Ok((mut kept, _)) = waited else { return Vec::new() };
+        if !timeout.is_zero() && !self.wait(timeout) {
+            return Vec::new();
+        }
+        let Ok(mut kept) = self.kept.lock() else { return Vec::new() };
         let count = limit.min(kept.messages.len());
         let taken: Vec<_> = kept.messages.drain(..count).collect();
         kept.bytes -= taken.iter().map(Vec::len).sum::<usize>();

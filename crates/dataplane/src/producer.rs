@@ -1,7 +1,7 @@
 //! A producer: payload into its slot, commit, descriptor out (wire §15.18). No allocation per frame.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, MutexGuard};
 
 use tensorpool_core::announce::PoolAnnounce;
 use tensorpool_core::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDescriptor};
@@ -15,6 +15,7 @@ use tensorpool_core::time::monotonic_ns;
 use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken};
 use crate::conductor::{Endpoint, Tick};
 use crate::handle::Handle;
+use crate::turn::TurnLock;
 
 /// What became of a frame. Only `Published` reached a consumer's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +102,9 @@ struct State {
 
 pub struct Producer {
     config: Config,
-    state: Mutex<State>,
+    state: TurnLock<State>,
+    /// The publication is there: nothing to attach, and no lock to take for it at every tick.
+    attached: AtomicBool,
     counters: Counters,
     closed: AtomicBool,
     next_announce_ns: AtomicU64,
@@ -139,7 +142,8 @@ impl Producer {
         };
         Self {
             config,
-            state: Mutex::new(state),
+            state: TurnLock::new(state),
+            attached: AtomicBool::new(false),
             counters: Counters::default(),
             closed: AtomicBool::new(false),
             next_announce_ns: AtomicU64::new(0),
@@ -156,7 +160,7 @@ impl Producer {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub fn epoch(&self) -> Option<u64> {
@@ -313,19 +317,26 @@ impl Producer {
 
 impl Endpoint for Producer {
     fn attach(&self, client: &Client) -> Result<(), AeronError> {
+        if self.attached.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let config = &self.config;
-        self.lock().publication.advance(|| {
+        let mut state = self.state.lock_first();
+        state.publication.advance(|| {
             client.add_exclusive_publication(&config.descriptor_channel, config.descriptor_stream_id)
-        })
+        })?;
+        self.attached.store(state.publication.get().is_some(), Ordering::Relaxed);
+        Ok(())
     }
 
     fn detach(&self) {
-        self.lock().publication = Handle::None;
+        self.attached.store(false, Ordering::Relaxed);
+        self.state.lock_first().publication = Handle::None;
     }
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        let mut state = self.lock();
+        let mut state = self.state.lock_first();
         // Their claim can no longer be settled, so they never go out.
         let deferred = state.order.give_up();
         self.counters.closed.fetch_add(deferred, Ordering::Relaxed);
@@ -339,7 +350,8 @@ impl Endpoint for Producer {
         if self.config.announce.is_none() || now_ns < self.next_activity_ns.load(Ordering::Relaxed) {
             return;
         }
-        if let Some(mapping) = self.lock().mapping.clone() {
+        let mapping = self.state.lock_first().mapping.clone();
+        if let Some(mapping) = mapping {
             mapping.refresh_activity(now_ns);
         }
         self.next_activity_ns.store(now_ns + self.config.announce_period_ns, Ordering::Relaxed);

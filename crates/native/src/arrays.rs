@@ -178,11 +178,15 @@ impl<'py> Source<'py> {
         if n > MAX_DIMS {
             return Err(too_many(n));
         }
-        for i in 0..n {
-            // SAFETY: RECORDS_RO asks for both, each of ndim entries.
+        let mut step = view.itemsize;
+        for i in (0..n).rev() {
+            // RECORDS_RO asks for both, yet ctypes leaves the strides out: then they are C-ordered.
+            // SAFETY: each that is there has ndim entries.
             unsafe {
-                shape[i] = usize::try_from(*view.shape.add(i)).unwrap_or(0);
-                strides[i] = *view.strides.add(i);
+                let dim = if view.shape.is_null() { view.len / view.itemsize } else { *view.shape.add(i) };
+                shape[i] = usize::try_from(dim).unwrap_or(0);
+                strides[i] = if view.strides.is_null() { step } else { *view.strides.add(i) };
+                step = step.saturating_mul(dim);
             }
         }
         let data = view.buf.cast_const().cast();
@@ -242,6 +246,16 @@ impl<'py> Source<'py> {
 #[cold]
 fn too_many(n: usize) -> PyErr {
     PyValueError::new_err(format!("{n} dimensions; a tensor has 1 to 8: reshape it"))
+}
+
+/// A shape as people write it, on the stack: how many dimensions, and each. `()` is one element.
+pub fn parse_shape(shape: &Bound<'_, PyAny>) -> PyResult<(usize, [usize; MAX_DIMS])> {
+    let (mut n, mut dims) = (0, [1; MAX_DIMS]);
+    for dim in shape.try_iter()? {
+        *dims.get_mut(n).ok_or_else(|| too_many(n + 1))? = dim?.extract()?;
+        n += 1;
+    }
+    Ok((n.max(1), dims))
 }
 
 pub fn spec(dtype: i16, order: i16, shape: &[usize]) -> PyResult<TensorSpec> {

@@ -52,6 +52,12 @@ impl Mailbox {
         }
     }
 
+    /// Waits up to `timeout` seconds for a message without taking it.
+    fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.mailbox.wait(Duration::from_secs_f64(timeout.clamp(0.0, 1.0)))))
+    }
+
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = self.mailbox.counters();
         let dict = PyDict::new(py);

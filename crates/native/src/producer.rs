@@ -141,7 +141,7 @@ impl Producer {
     #[pyo3(signature = (shape, dtype, *, order = "C", timestamp_ns = None, meta_version = 0, trace_id = 0))]
     fn claim(
         slf: &Bound<'_, Self>,
-        shape: Vec<usize>,
+        shape: &Bound<'_, PyAny>,
         dtype: &Bound<'_, PyAny>,
         order: &str,
         timestamp_ns: Option<u64>,
@@ -158,8 +158,8 @@ impl Producer {
                 return Err(PyValueError::new_err(format!("order {other:?}: use \"C\" or \"F\"")));
             }
         };
-        let shape = if shape.is_empty() { vec![1] } else { shape };
-        let spec = arrays::spec(arrays::parse_dtype(py, dtype)?, major_order, &shape)?;
+        let (n, shape) = arrays::parse_shape(shape)?;
+        let spec = arrays::spec(arrays::parse_dtype(py, dtype)?, major_order, &shape[..n])?;
         let len = spec.values_len().ok_or_else(|| PyValueError::new_err("the tensor is too large"))?;
         let claim = py.detach(|| this.producer.claim(spec, len)).map_err(|outcome| {
             let message = match outcome {

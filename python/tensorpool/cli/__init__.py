@@ -13,11 +13,13 @@ from .. import __version__
 from ..errors import TensorPoolError
 from .demo import demo
 from .sbe import sbe
+from .service import service
 
 _EPILOG = """
 \b
 Examples:
   tensorpool demo                     tensors between processes, live, with a ledger
+  tensorpool service ls               which services run, and how to steer them
   tensorpool sbe decode message.bin   any message of the protocols as JSON
 """
 
@@ -30,6 +32,7 @@ def cli() -> None:
 
 cli.add_command(demo)
 cli.add_command(sbe)
+cli.add_command(service)
 
 
 def main() -> None:

@@ -11,11 +11,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from .. import _native
 from ..client import Consumer, Producer, StandaloneProducer
 from ..errors import ClosedError, ConfigError, ForkedError, MediaDriverUnavailable
+from ..runtime.ready import Readiness
+from ..runtime.runner import Runner
+from ..service import Event as ServiceEvent
+from ..service import (
+    RunningService,
+    Service,
+    ServiceAgent,
+    ServiceClient,
+    ServiceStreams,
+    find_services,
+    watch_all,
+)
+from ..service.client import DEFAULT_TIMEOUT_S
 from ..shm import parse_pools
 from ..transport import StreamIds, default_aeron_dir, descriptor_channel, embed_lock_path
 
@@ -52,6 +65,7 @@ class Context:
         shm_base_dir: Path,
         allowed_base_dirs: Sequence[Path],
         stream_ids: StreamIds,
+        service_streams: ServiceStreams,
         connect_timeout: float,
         driver_timeout: float,
         announce_period: float,
@@ -61,7 +75,9 @@ class Context:
         self.stream_ids = stream_ids
         self._base = shm_base_dir
         self._announce_period_ns = int(announce_period * 1e9)
+        self.service_streams = service_streams
         self._endpoints: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
+        self._running: set[RunningService] = set()
         self._closed = False
         self._conductor = _native.Conductor(
             aeron_dir=aeron_dir,
@@ -157,6 +173,51 @@ class Context:
         consumer._timeout = timeout
         return self._ready(consumer)
 
+    def service(
+        self,
+        name: str,
+        *,
+        instance: str | None = None,
+        token: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> ServiceClient:
+        """A client of the service `name`: get, set, call, watch."""
+        self._check_open()
+        return ServiceClient(
+            self._conductor,
+            name,
+            instance=instance,
+            token=token,
+            timeout=timeout,
+            streams=self.service_streams,
+        )
+
+    def serve(self, service: Service) -> RunningService:
+        """Runs `service` on a thread of its own until it, or the context, is closed."""
+        self._check_open()
+        running = RunningService(ServiceAgent(service, self._conductor, self.service_streams))
+        self._running.add(running)
+        return running
+
+    def run(self, service: Service) -> None:
+        """Runs `service` here until SIGTERM or Ctrl-C: the main of a program that is a service.
+
+        Tells systemd when it is ready, where systemd listens.
+        """
+        self._check_open()
+        agent = ServiceAgent(service, self._conductor, self.service_streams)
+        Runner(agent, idle=agent, readiness=Readiness()).run()
+
+    def services(self, timeout: float = 1.0) -> list[dict[str, Any]]:
+        """Every service that answers within `timeout` seconds."""
+        self._check_open()
+        return find_services(self._conductor, timeout=timeout, streams=self.service_streams)
+
+    def status_events(self, timeout: float | None = None) -> Iterator[ServiceEvent]:
+        """Everything on the services' status stream: the record of what was accepted."""
+        self._check_open()
+        return watch_all(self._conductor, streams=self.service_streams, timeout=timeout)
+
     def _ready(self, endpoint: _Endpoint) -> _Endpoint:
         """Waits until Aeron has given the endpoint its handle."""
         self._endpoints.add(endpoint)
@@ -193,6 +254,8 @@ class Context:
         if self._closed:
             return
         self._closed = True
+        for running in list(self._running):
+            running.close()
         for endpoint in list(self._endpoints):
             endpoint.close()
         self._conductor.close()
@@ -226,6 +289,7 @@ def open(
     shm_base_dir: str | Path = "/dev/shm",
     allowed_base_dirs: Sequence[str | Path] | None = None,
     stream_ids: StreamIds | None = None,
+    service_streams: ServiceStreams | None = None,
     connect_timeout: float = 10.0,
     driver_timeout: float = 5.0,
     announce_period: float = _ANNOUNCE_PERIOD_S,
@@ -249,6 +313,7 @@ def open(
         shm_base_dir=base,
         allowed_base_dirs=[Path(p) for p in allowed_base_dirs] if allowed_base_dirs is not None else [base],
         stream_ids=stream_ids or StreamIds(),
+        service_streams=service_streams or ServiceStreams(),
         connect_timeout=connect_timeout,
         driver_timeout=driver_timeout,
         announce_period=announce_period,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -14,8 +15,8 @@ from ..state import state_dir
 
 
 def default_aeron_dir() -> str:
-    """Aeron's own default directory for this user."""
-    return _native.default_aeron_dir()
+    """`$AERON_DIR` as everywhere in Aeron, else Aeron's own default for this user."""
+    return os.environ.get("AERON_DIR") or _native.default_aeron_dir()
 
 
 def embed_lock_path(aeron_dir: str) -> Path:

@@ -69,6 +69,10 @@ impl Client {
                 checked(c::aeron_context_set_error_handler(context, Some(on_error), sink))?;
                 checked(c::aeron_context_set_driver_timeout_ms(context, timeout_ms))?;
                 checked(c::aeron_context_set_idle_sleep_duration_ns(context, 4_000_000))?;
+                // The strategy was loaded with the default of 16 ms: only loading it again changes it.
+                let sleep = c"4000000".as_ptr();
+                checked(c::aeron_context_set_idle_strategy_init_args(context, sleep))?;
+                checked(c::aeron_context_set_idle_strategy(context, c"sleep-ns".as_ptr()))?;
                 checked(c::aeron_init(&raw mut client, context))?;
                 checked(c::aeron_start(client))
             })();
@@ -137,11 +141,12 @@ impl Client {
         let channel = c_string(channel)?;
         let watch = Arc::new(ImageWatch::default());
         if let Ok(mut all) = self.watches.lock() {
+            all.retain(|watch| !watch.is_closed());
             all.push(watch.clone());
         }
         let clientd: *mut c_void = Arc::as_ptr(&watch).cast_mut().cast();
         let mut pending = ptr::null_mut();
-        // SAFETY: as above; the watch outlives the client's thread.
+        // SAFETY: as above; the watch is kept until Aeron is done with the subscription.
         checked(unsafe {
             c::aeron_async_add_subscription(
                 &raw mut pending,

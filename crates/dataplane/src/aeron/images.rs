@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rusteron_client::bindings as c;
 use tensorpool_core::time::monotonic_ns;
@@ -13,6 +13,7 @@ pub struct ImageWatch {
     joined: Mutex<Vec<(i32, u64)>>,
     arrivals: AtomicU64,
     departures: AtomicU64,
+    closed: AtomicBool,
 }
 
 impl ImageWatch {
@@ -20,6 +21,12 @@ impl ImageWatch {
     pub fn joined_ns(&self, session_id: i32) -> Option<u64> {
         let joined = self.joined.lock().ok()?;
         joined.iter().find(|(s, _)| *s == session_id).map(|(_, at)| *at)
+    }
+
+    /// Aeron is done with the subscription, and will not call back again.
+    pub(super) fn is_closed(&self) -> bool {
+        // Pairs with on_closed: every call before it is over.
+        self.closed.load(Ordering::Acquire)
     }
 
     /// How many images came so far.
@@ -70,4 +77,11 @@ pub(super) unsafe extern "C" fn on_image_gone(
         joined.retain(|(s, _)| *s != session);
     }
     watch.departures.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The last call for a subscription: the watch may go.
+pub(super) unsafe extern "C" fn on_closed(clientd: *mut c_void) {
+    // SAFETY: as in on_image.
+    let watch = unsafe { &*clientd.cast::<ImageWatch>() };
+    watch.closed.store(true, Ordering::Release);
 }

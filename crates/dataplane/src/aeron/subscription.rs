@@ -1,13 +1,12 @@
 //! Subscriptions, polled raw: one fragment, one call.
 
 use std::ffi::c_void;
-use std::ptr;
 use std::sync::Arc;
 
 use rusteron_client::bindings as c;
 use tensorpool_core::fork::Birth;
 
-use super::images::ImageWatch;
+use super::images::{ImageWatch, on_closed};
 
 /// The session a fragment came by.
 #[derive(Clone, Copy)]
@@ -98,8 +97,9 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         if self.birth.is_here() {
-            // SAFETY: the last use of the pointer.
-            unsafe { c::aeron_subscription_close(self.ptr, None, ptr::null_mut()) };
+            let clientd = Arc::as_ptr(&self.watch).cast_mut().cast();
+            // SAFETY: the last use of the pointer; the client keeps the watch until the call comes.
+            unsafe { c::aeron_subscription_close(self.ptr, Some(on_closed), clientd) };
         }
     }
 }

@@ -1,0 +1,229 @@
+"""`tensorpool service`: look at running services and steer them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+import numpy as np
+
+from .. import context
+from ..errors import Rejected
+from ..service import Bits, Event, FrameRef, ServiceClient, Value
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_EPILOG = """
+\b
+Examples:
+  tensorpool service ls
+  tensorpool service get recorder rate
+  tensorpool service set recorder:2 rate 25
+  tensorpool service call recorder start path=/data/run7
+  tensorpool service watch recorder rate
+  tensorpool service log > accepted.jsonl
+"""
+
+
+def _connection(command: F) -> F:
+    """The options that every verb has."""
+    for option in (
+        click.option("--aeron-dir", envvar="AERON_DIR", help="Where the media driver is. [Aeron's default]"),
+        click.option(
+            "--timeout", default=5.0, show_default=True, type=click.FloatRange(0, 86_400), help="Seconds."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="JSON on stdout."),
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def _connected(aeron_dir: str | None) -> Iterator[context.Context]:
+    # A service that runs has a media driver: starting another one would only hide that it is missing.
+    with context.open(aeron_dir=aeron_dir, media_driver="external", connect_timeout=3.0) as ctx:
+        yield ctx
+
+
+def _client(ctx: context.Context, target: str, timeout: float, token: str | None = None) -> ServiceClient:
+    name, _, instance = target.partition(":")
+    return ctx.service(name, instance=instance or None, timeout=timeout, token=token)
+
+
+@click.group(epilog=_EPILOG)
+def service() -> None:
+    """Read, set, call and watch running services.
+
+    A service is named NAME, or NAME:INSTANCE where several run.
+    """
+
+
+@service.command()
+@_connection
+def ls(aeron_dir: str | None, timeout: float, as_json: bool) -> None:
+    """Every service that answers."""
+    with _connected(aeron_dir) as ctx:
+        found = ctx.services(min(timeout, 1.0))
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    elif found:
+        for entry in found:
+            click.echo(f"{entry['tag']:<40} pid {entry['pid']}")
+    else:
+        click.echo("no service answers on this media driver", err=True)
+
+
+@service.command()
+@click.argument("target")
+@_connection
+def ping(target: str, aeron_dir: str | None, timeout: float, as_json: bool) -> None:
+    """Whether a service answers: exit status 0 if it does."""
+    with _connected(aeron_dir) as ctx, _client(ctx, target, timeout) as client:
+        found = client.ping()
+    click.echo(json.dumps(found) if as_json else f"{client.tag} is alive, pid {found['pid']}")
+
+
+@service.command()
+@click.argument("target")
+@click.argument("name", required=False)
+@_connection
+def get(target: str, name: str | None, aeron_dir: str | None, timeout: float, as_json: bool) -> None:
+    """The value of a property, or of all."""
+    with _connected(aeron_dir) as ctx, _client(ctx, target, timeout) as client:
+        names = [name] if name else list(client.call("describe")["properties"])
+        values = {each: client.get(each) for each in names}
+    if as_json:
+        click.echo(json.dumps({each: _plain(value) for each, value in values.items()}))
+    elif name:
+        click.echo(_text(values[name]))
+    else:
+        for each, value in values.items():
+            click.echo(f"{each} = {_text(value)}")
+
+
+@service.command(name="set")
+@click.argument("target")
+@click.argument("name")
+@click.argument("value")
+@_connection
+def set_(target: str, name: str, value: str, aeron_dir: str | None, timeout: float, as_json: bool) -> None:
+    """Sets a property; prints the value that was accepted."""
+    with _connected(aeron_dir) as ctx, _client(ctx, target, timeout) as client:
+        kind = client.call("describe")["properties"].get(name, {}).get("type", "str")
+        accepted = client.set(name, _parse(value, kind))
+    click.echo(json.dumps({name: _plain(accepted)}) if as_json else _text(accepted))
+
+
+@service.command()
+@click.argument("target")
+@click.argument("name")
+@click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--token", envvar="TENSORPOOL_TOKEN", help="For commands that need it; better by environment.")
+@_connection
+def call(
+    target: str,
+    name: str,
+    arguments: tuple[str, ...],
+    token: str | None,
+    aeron_dir: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Calls a command; prints its result as JSON. A VALUE is JSON, or else text."""
+    with _connected(aeron_dir) as ctx, _client(ctx, target, timeout, token) as client:
+        result = client.call(name, **dict(_argument(text) for text in arguments))
+    if as_json or result is not None:
+        click.echo(json.dumps(result))
+
+
+@service.command()
+@click.argument("target")
+@click.argument("name", required=False)
+@_connection
+def watch(target: str, name: str | None, aeron_dir: str | None, timeout: float, as_json: bool) -> None:
+    """What a service says from now on, until Ctrl-C."""
+    with _connected(aeron_dir) as ctx, _client(ctx, target, timeout) as client:
+        _print_events(client.watch(name), as_json)
+
+
+@service.command()
+@click.option("--count", type=click.IntRange(1), help="Stop after so many.")
+@_connection
+def log(count: int | None, aeron_dir: str | None, timeout: float, as_json: bool) -> None:
+    """The status stream as JSON lines, until Ctrl-C: the record of what services accepted."""
+    del timeout, as_json
+    with _connected(aeron_dir) as ctx:
+        _print_events(ctx.status_events(), as_json=True, count=count)
+
+
+def _print_events(events: Iterator[Event], as_json: bool, count: int | None = None) -> None:
+    try:
+        for number, event in enumerate(events, start=1):
+            click.echo(_line(event) if as_json else f"{event.tag} {event.key} = {_text(event.value)}")
+            sys.stdout.flush()
+            if number == count:
+                return
+    except KeyboardInterrupt:
+        return
+
+
+def _line(event: Event) -> str:
+    return json.dumps(
+        {
+            "timestamp_ns": str(event.timestamp_ns),
+            "tag": event.tag,
+            "key": event.key,
+            "value": _plain(event.value),
+            "correlation_id": str(event.correlation_id),
+            "trace_id": None if event.trace_id is None else str(event.trace_id),
+        }
+    )
+
+
+def _argument(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise click.BadParameter(f"{text!r} is no KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def _parse(text: str, kind: str) -> Value:
+    """The text as the property's own type."""
+    try:
+        match kind:
+            case "int":
+                return int(text, 0)
+            case "float":
+                return float(text)
+            case "bool":
+                return {"true": True, "false": False}[text.lower()]
+            case "bytes":
+                return bytes.fromhex(text)
+    except (ValueError, KeyError):
+        raise Rejected(f"{text!r} is no {kind}") from None
+    return text
+
+
+def _plain(value: Value) -> Any:
+    """A value as JSON can hold it."""
+    match value:
+        case np.ndarray():
+            return value.tolist()
+        case bytes():
+            return {"hex": value.hex()}
+        case Bits():
+            return {"bits": value.packed.hex()}
+        case FrameRef():
+            return {"stream_id": value.stream_id, "epoch": str(value.epoch), "seq": str(value.seq)}
+    return value
+
+
+def _text(value: Value) -> str:
+    return value if isinstance(value, str) else json.dumps(_plain(value))

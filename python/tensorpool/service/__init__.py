@@ -1,0 +1,33 @@
+"""The service control plane: services that are read, set, called and watched by name.
+
+The module itself can be called: `tensorpool.service("recorder")` is a client on a context of its own, for
+scripts that have none; it is closed when the program ends. With a context, use `ctx.service("recorder")`.
+"""
+
+from .agent import RunningService, ServiceAgent
+from .client import AsyncServiceClient, ServiceClient, find_services, watch_all
+from .declarations import Command, Property, command
+from .events import ALL_SERVICES, Event, service_tag
+from .service import Service
+from .streams import ServiceStreams
+from .values import Bits, FrameRef, Value
+
+__all__ = [
+    "ALL_SERVICES",
+    "AsyncServiceClient",
+    "Bits",
+    "Command",
+    "Event",
+    "FrameRef",
+    "Property",
+    "RunningService",
+    "Service",
+    "ServiceAgent",
+    "ServiceClient",
+    "ServiceStreams",
+    "Value",
+    "command",
+    "find_services",
+    "service_tag",
+    "watch_all",
+]

@@ -1,0 +1,279 @@
+"""The other side of a service: get, set, call, watch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from .. import _native
+from ..errors import CodecError, CommandFailed, NoSuchService, Rejected, ServiceTimeout
+from .events import ALL_SERVICES, ERROR, FAILED, RESULT, Event, service_tag
+from .streams import ServiceStreams
+from .values import Value
+
+DEFAULT_TIMEOUT_S = 5.0
+_PING_TIMEOUT_S = 1.0
+_READY_TIMEOUT_S = 10.0
+_SLICE_S = 0.05
+
+
+class ServiceClient:
+    """Speaks to one service: `tp.service("recorder").set("rate", 10.0)`.
+
+    Safe to use from several threads. `aio` has the same methods for asyncio.
+    """
+
+    def __init__(
+        self,
+        conductor: _native.Conductor,
+        name: str,
+        *,
+        instance: str | None = None,
+        token: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        streams: ServiceStreams | None = None,
+    ) -> None:
+        self.tag = service_tag(name, instance)
+        self.timeout = timeout
+        self._token = token
+        self._conductor = conductor
+        self._streams = streams or ServiceStreams()
+        self._next_id = secrets.randbits(31) << 32
+        self._changed = threading.Condition()
+        self._expected: dict[int, list[Event]] = {}
+        self._someone_reads = False
+        self._mailbox = self._open_mailbox([self.tag, f"{self.tag}:*"])
+        self._control = _native.Publication(conductor, self._streams.channel, self._streams.control)
+        self._wait_ready()
+
+    def _open_mailbox(self, tags: list[str]) -> _native.Mailbox:
+        return _native.Mailbox(self._conductor, self._streams.channel, self._streams.status, tags)
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while not (self._mailbox.is_ready and self._control.is_ready):
+            if time.monotonic() > deadline:
+                raise ServiceTimeout("the media driver gave no streams; check that it runs")
+            time.sleep(0.001)
+
+    # --- what people do with a service
+
+    def get(self, name: str, *, timeout: float | None = None) -> Value:
+        """The value of a property."""
+        return self._ask(name, None, (name,), timeout).value
+
+    def set(self, name: str, value: Value, *, timeout: float | None = None) -> Value:
+        """Sets a property; gives the value that was accepted. Raises Rejected with the reason."""
+        if value is None:
+            raise Rejected(f"{name} cannot be set to nothing")
+        return self._ask(name, value, (name,), timeout).value
+
+    def call(self, name: str, /, *, timeout: float | None = None, **arguments: Any) -> Any:
+        """Calls a command and gives its result."""
+        key = name.removesuffix("()") + "()"
+        if self._token is not None:
+            arguments.setdefault("token", self._token)
+        answer = self._ask(key, json.dumps(arguments), (key + RESULT, key + FAILED), timeout)
+        if answer.key.endswith(FAILED):
+            raise CommandFailed(f"{self.tag} {key}: {answer.value!s}")
+        return json.loads(str(answer.value))
+
+    def ping(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """Who answers to the name."""
+        answer = self._ask("ping()", None, (f"ping(){RESULT}",), timeout)
+        found: dict[str, Any] = json.loads(str(answer.value))
+        return found
+
+    def watch(self, name: str | None = None, *, timeout: float | None = None) -> Iterator[Event]:
+        """What the service says on the status stream from now on: all, or one property or command.
+
+        Ends after `timeout` seconds of silence; without one, never by itself.
+        """
+        mailbox = self._open_mailbox([self.tag, f"{self.tag}:*"])
+        try:
+            yield from _events(mailbox, name, timeout)
+        finally:
+            mailbox.close()
+
+    @property
+    def aio(self) -> AsyncServiceClient:
+        """The same for asyncio."""
+        return AsyncServiceClient(self)
+
+    # --- asking and waiting
+
+    def _ask(self, key: str, value: Value, final: tuple[str, ...], timeout: float | None) -> Event:
+        """Sends a request and waits for the event that settles it."""
+        limit = self.timeout if timeout is None else timeout
+        deadline = time.monotonic() + limit
+        with self._changed:
+            self._next_id += 1
+            request = Event(self.tag, key, value, self._next_id)
+            self._expected[request.correlation_id] = []
+        try:
+            self._send(request, deadline)
+            while (remaining := deadline - time.monotonic()) > 0:
+                for event in self._collect(request.correlation_id, remaining):
+                    if event.key == key + ERROR:
+                        raise Rejected(f"{self.tag} refused {key}: {event.value!s}")
+                    if event.key in final:
+                        return event
+        finally:
+            with self._changed:
+                del self._expected[request.correlation_id]
+        raise self._no_answer(key, limit)
+
+    def _send(self, request: Event, deadline: float) -> None:
+        message = request.encode()
+        while (outcome := self._control.offer(message)) != "sent":
+            if time.monotonic() >= deadline:
+                if outcome == "not_connected":
+                    raise self._nobody()
+                raise ServiceTimeout(f"the control stream did not take {request.key} in time ({outcome})")
+            time.sleep(0.001)
+
+    def _collect(self, correlation_id: int, timeout: float) -> list[Event]:
+        """Answers to one request. One waiting thread reads the stream for all that wait."""
+        with self._changed:
+            if found := self._expected[correlation_id]:
+                self._expected[correlation_id] = []
+                return found
+            if self._someone_reads:
+                self._changed.wait(min(timeout, _SLICE_S))
+                return []
+            self._someone_reads = True
+        try:
+            messages = self._mailbox.take(64, min(timeout, _SLICE_S))
+        finally:
+            with self._changed:
+                self._someone_reads = False
+                self._changed.notify_all()
+        with self._changed:
+            for event in _decoded(messages):
+                if event.correlation_id in self._expected:
+                    self._expected[event.correlation_id].append(event)
+            self._changed.notify_all()
+        return []
+
+    def _no_answer(self, key: str, limit: float) -> NoSuchService | ServiceTimeout:
+        """Tells a service that is slow from one that is not there."""
+        if key != "ping()":
+            try:
+                self.ping(timeout=_PING_TIMEOUT_S)
+            except (NoSuchService, ServiceTimeout):
+                return self._nobody()
+            return ServiceTimeout(
+                f"{self.tag} did not answer {key} within {limit} s; it is there, so ask again"
+            )
+        return self._nobody()
+
+    def _nobody(self) -> NoSuchService:
+        return NoSuchService(
+            f"nobody answers to {self.tag} on this media driver; is it running? (tensorpool service ls)"
+        )
+
+    def close(self) -> None:
+        self._mailbox.close()
+        self._control.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class AsyncServiceClient:
+    """`ServiceClient` for asyncio: the waiting is done on a thread, the loop stays free."""
+
+    def __init__(self, client: ServiceClient) -> None:
+        self._client = client
+
+    async def get(self, name: str, *, timeout: float | None = None) -> Value:
+        return await asyncio.to_thread(self._client.get, name, timeout=timeout)
+
+    async def set(self, name: str, value: Value, *, timeout: float | None = None) -> Value:
+        return await asyncio.to_thread(self._client.set, name, value, timeout=timeout)
+
+    async def call(self, name: str, /, *, timeout: float | None = None, **arguments: Any) -> Any:
+        return await asyncio.to_thread(self._client.call, name, timeout=timeout, **arguments)
+
+    async def ping(self, *, timeout: float | None = None) -> dict[str, Any]:
+        return await asyncio.to_thread(self._client.ping, timeout=timeout)
+
+    async def watch(self, name: str | None = None) -> AsyncIterator[Event]:
+        mailbox = self._client._open_mailbox([self._client.tag, f"{self._client.tag}:*"])
+        try:
+            while not mailbox.closed:
+                for event in _decoded(await asyncio.to_thread(mailbox.take, 64, 2 * _SLICE_S)):
+                    if _concerns(event, name):
+                        yield event
+        finally:
+            mailbox.close()
+
+
+def find_services(
+    conductor: _native.Conductor, *, timeout: float = 1.0, streams: ServiceStreams
+) -> list[dict[str, Any]]:
+    """Everybody who answers a ping within `timeout` seconds, by name and instance."""
+    mailbox = _native.Mailbox(conductor, streams.channel, streams.status, ["service:*"])
+    control = _native.Publication(conductor, streams.channel, streams.control)
+    correlation_id = secrets.randbits(62) | 1
+    question = Event(ALL_SERVICES, "ping()", None, correlation_id).encode()
+    found: dict[str, dict[str, Any]] = {}
+    try:
+        deadline = time.monotonic() + timeout
+        asked = False
+        while (remaining := deadline - time.monotonic()) > 0:
+            if not asked:
+                asked = mailbox.is_connected and control.offer(question) == "sent"
+            for event in _decoded(mailbox.take(64, min(remaining, _SLICE_S))):
+                if event.correlation_id == correlation_id and event.key == f"ping(){RESULT}":
+                    found[f"{event.tag} {event.value!s}"] = {"tag": event.tag, **json.loads(str(event.value))}
+    finally:
+        mailbox.close()
+        control.close()
+    return sorted(found.values(), key=lambda s: (s["tag"], s["pid"]))
+
+
+def watch_all(
+    conductor: _native.Conductor, *, streams: ServiceStreams, timeout: float | None = None
+) -> Iterator[Event]:
+    """Everything on the status stream: the record of what services accepted."""
+    mailbox = _native.Mailbox(conductor, streams.channel, streams.status, [])
+    try:
+        yield from _events(mailbox, None, timeout)
+    finally:
+        mailbox.close()
+
+
+def _events(mailbox: _native.Mailbox, name: str | None, timeout: float | None) -> Iterator[Event]:
+    while not mailbox.closed:
+        messages = mailbox.take(64, 1e9 if timeout is None else timeout)
+        if not messages:
+            return
+        yield from (event for event in _decoded(messages) if _concerns(event, name))
+
+
+def _concerns(event: Event, name: str | None) -> bool:
+    return name is None or event.key == name or event.key.startswith((f"{name}.", f"{name}()"))
+
+
+def _decoded(messages: list[bytes]) -> Iterator[Event]:
+    """What can be read; the rest is someone else's fault and not ours to stumble over."""
+    for message in messages:
+        try:
+            yield Event.decode(message)
+        except CodecError:
+            continue

@@ -1,0 +1,141 @@
+"""How a service is declared: properties and commands as members of a class.
+
+class Oven(Service, name="oven"):
+    temperature = Property(20.0, minimum=0.0, maximum=250.0, doc="Degrees Celsius to hold.")
+
+    @command
+    def bake(self, minutes: int) -> str:
+        "Starts a programme."
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast, overload
+
+from ..errors import Rejected
+from .values import Value, encode_value
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+_NUMBERS = (int, float)
+
+
+class Property(Generic[T]):
+    """A typed value of a service that clients read, and may set within its limits.
+
+    Assigning to it in the service tells everybody who watches.
+    """
+
+    def __init__(
+        self,
+        default: T,
+        *,
+        doc: str = "",
+        minimum: T | None = None,
+        maximum: T | None = None,
+        choices: tuple[T, ...] | None = None,
+        writable: bool = True,
+    ) -> None:
+        self.default = default
+        self.type = type(default)
+        self.doc = doc
+        self.minimum = minimum
+        self.maximum = maximum
+        self.choices = choices
+        self.writable = writable
+        self.name = ""
+        encode_value(cast(Value, default))
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Property[T]: ...
+    @overload
+    def __get__(self, instance: Any, owner: type) -> T: ...
+    def __get__(self, instance: Any, owner: type) -> Property[T] | T:
+        if instance is None:
+            return self
+        return cast(T, instance._values.get(self.name, self.default))
+
+    def __set__(self, instance: Any, value: T) -> None:
+        """The service's own assignment: checked like a client's, and told to watchers."""
+        instance._assign(self, self.check(value))
+
+    def check(self, value: Any) -> T:
+        """The value as the property's own type. Raises Rejected with the reason."""
+        wanted = self.type
+        if wanted is float and type(value) in _NUMBERS:
+            value = float(value)
+        elif wanted is not type(value):
+            raise Rejected(f"{self.name} takes {wanted.__name__}, not {type(value).__name__}")
+        if self.choices is not None and value not in self.choices:
+            raise Rejected(f"{self.name} is one of {', '.join(map(repr, self.choices))}, not {value!r}")
+        if self.minimum is not None and not value >= self.minimum:
+            raise Rejected(f"{self.name} is at least {self.minimum}, not {value!r}")
+        if self.maximum is not None and not value <= self.maximum:
+            raise Rejected(f"{self.name} is at most {self.maximum}, not {value!r}")
+        return cast(T, value)
+
+    def description(self) -> dict[str, Any]:
+        limits = {"minimum": self.minimum, "maximum": self.maximum, "choices": self.choices}
+        known = {name: limit for name, limit in limits.items() if limit is not None}
+        return {"type": self.type.__name__, "doc": self.doc, "writable": self.writable, **known}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A method that clients may call."""
+
+    name: str
+    method: Callable[..., Any]
+    doc: str
+    needs_token: bool
+    signature: inspect.Signature
+
+    def bind(self, service: Any, arguments: dict[str, Any]) -> inspect.BoundArguments:
+        """The arguments as the method wants them. Raises Rejected with the reason."""
+        try:
+            return self.signature.bind(service, **arguments)
+        except TypeError as error:
+            raise Rejected(f"{self.name}(): {error}") from None
+
+    def description(self) -> dict[str, Any]:
+        # As they are written: annotations that were postponed are text already.
+        parameters = [str(p).replace("'", "") for p in list(self.signature.parameters.values())[1:]]
+        return {"parameters": parameters, "doc": self.doc, "needs_token": self.needs_token}
+
+
+@overload
+def command(method: F) -> F: ...
+@overload
+def command(*, needs_token: bool) -> Callable[[F], F]: ...
+def command(method: F | None = None, *, needs_token: bool = False) -> F | Callable[[F], F]:
+    """Marks a method as a command. `needs_token`: it can do harm, so it must carry the service's token."""
+
+    def mark(method: F) -> F:
+        method.__tensorpool_command__ = Command(  # type: ignore[attr-defined]
+            method.__name__, method, inspect.getdoc(method) or "", needs_token, inspect.signature(method)
+        )
+        return method
+
+    return mark if method is None else mark(method)
+
+
+def parse_arguments(value: Value) -> dict[str, Any]:
+    """The JSON object that a call carries; nothing is no arguments."""
+    if value is None or value == "":
+        return {}
+    if not isinstance(value, str):
+        raise Rejected(f"a command takes its arguments as JSON text, not {type(value).__name__}")
+    try:
+        arguments = json.loads(value)
+    except ValueError as error:
+        raise Rejected(f"the arguments are not JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise Rejected('the arguments must be a JSON object, as in {"path": "/data"}')
+    return arguments

@@ -1,0 +1,186 @@
+"""A service: properties and commands behind a tag, and everything it accepted on the status stream.
+
+`handle` is pure: an event in, the events to publish out. Reading and writing the streams is the agent's
+part (`agent.py`).
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..errors import Rejected
+from .declarations import Command, Property, command, parse_arguments
+from .events import ALL_SERVICES, ERROR, FAILED, RESULT, Event, service_tag
+from .values import Value
+
+_log = logging.getLogger(__name__)
+
+# How many answered requests are remembered, so that one that comes again is answered, not done, again.
+_REMEMBERED = 1024
+
+
+class Service:
+    """Derive from it, declare `Property` members and `@command` methods, and run it on a context.
+
+    class Counter(Service, name="counter"):
+        step = Property(1, minimum=1, maximum=100, doc="How far one call counts.")
+        total = Property(0, writable=False)
+
+        @command
+        def count(self) -> int:
+            self.total += self.step
+            return self.total
+    """
+
+    _name: ClassVar[str] = ""
+    _properties: ClassVar[dict[str, Property[Any]]] = {}
+    _commands: ClassVar[dict[str, Command]] = {}
+
+    def __init_subclass__(cls, *, name: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if name is not None:
+            service_tag(name)
+            cls._name = name
+        cls._properties, cls._commands = {}, {}
+        for ancestor in reversed(cls.__mro__):
+            for member_name, member in vars(ancestor).items():
+                if isinstance(member, Property):
+                    cls._properties[member_name] = member
+                elif (declared := getattr(member, "__tensorpool_command__", None)) is not None:
+                    cls._commands[member_name] = declared
+
+    def __init__(self, *, instance: str | None = None, token: str | None = None) -> None:
+        if not self._name:
+            raise TypeError(
+                f"{type(self).__name__} has no name: class {type(self).__name__}(Service, name=...)"
+            )
+        self.tag = service_tag(self._name, instance)
+        self.instance = instance
+        self._token = token
+        self._values: dict[str, Any] = {}
+        self._answered: OrderedDict[int, list[Event]] = OrderedDict()
+        self._told: list[Event] = []
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def tags(self) -> list[str]:
+        """What it listens to: its name, its own instance, and what is asked of all."""
+        return list(dict.fromkeys([service_tag(self._name), self.tag, ALL_SERVICES]))
+
+    # --- what every service can be asked
+
+    @command
+    def ping(self) -> dict[str, Any]:
+        """Answers with who it is."""
+        return {"name": self._name, "instance": self.instance, "pid": os.getpid()}
+
+    @command
+    def describe(self) -> dict[str, Any]:
+        """Its properties and commands, with their types, limits and docs."""
+        return {
+            "properties": {name: p.description() for name, p in self._properties.items()},
+            "commands": {name: c.description() for name, c in self._commands.items()},
+        }
+
+    # --- events in, events out
+
+    def handle(self, event: Event) -> list[Event]:
+        """What to publish for an event from the control stream."""
+        if event.correlation_id in self._answered:
+            return self._answered[event.correlation_id]
+        replies = list(self._answer(event))
+        told = self.tell()
+        if event.correlation_id:
+            self._answered[event.correlation_id] = replies
+            if len(self._answered) > _REMEMBERED:
+                self._answered.popitem(last=False)
+        return [*replies, *told]
+
+    def tell(self) -> list[Event]:
+        """Changes that the service made itself since the last look."""
+        told, self._told = self._told, []
+        return told
+
+    def _assign(self, declared: Property[Any], value: Any) -> None:
+        if not np.array_equal(self._values.get(declared.name, declared.default), value):
+            self._values[declared.name] = value
+            self._told.append(Event(self.tag, declared.name, value))
+
+    def _answer(self, event: Event) -> Iterator[Event]:
+        try:
+            if event.key.endswith("()"):
+                yield from self._call(event)
+            else:
+                yield self._access(event)
+        except Rejected as error:
+            yield self._reply(event, event.key + ERROR, str(error))
+
+    def _reply(self, event: Event, key: str, value: Value) -> Event:
+        return Event(self.tag, key, value, event.correlation_id, event.trace_id)
+
+    def _access(self, event: Event) -> Event:
+        """Reads a property, or sets it; the answer is what it is now."""
+        declared = self._properties.get(event.key)
+        if declared is None:
+            raise Rejected(f"no property {event.key!r}; there are {', '.join(self._properties) or 'none'}")
+        if event.value is not None:
+            if event.tag == ALL_SERVICES:
+                raise Rejected("properties are set by name, not for all services at once")
+            if not declared.writable:
+                raise Rejected(f"{event.key} is read-only")
+            value = declared.check(event.value)
+            self.before_set(event.key, value)
+            self._values[event.key] = value
+            self.on_set(event.key, value)
+        return self._reply(event, event.key, declared.__get__(self, type(self)))
+
+    def _call(self, event: Event) -> Iterator[Event]:
+        name = event.key.removesuffix("()")
+        declared = self._commands.get(name)
+        if declared is None:
+            raise Rejected(
+                f"no command {event.key!r}; there are {', '.join(f'{n}()' for n in self._commands)}"
+            )
+        if event.tag == ALL_SERVICES and name not in ("ping", "describe"):
+            raise Rejected(f"{event.key} is called by name, not for all services at once")
+        arguments = parse_arguments(event.value)
+        self._check_token(declared, arguments.pop("token", None))
+        bound = declared.bind(self, arguments)
+        # The echo is the record of what was accepted; the token is not part of it.
+        yield self._reply(event, event.key, json.dumps(arguments))
+        try:
+            result = json.dumps(declared.method(*bound.args, **bound.kwargs))
+        except Rejected as error:
+            yield self._reply(event, event.key + FAILED, str(error))
+        except Exception as error:
+            _log.exception("command %s failed", event.key)
+            yield self._reply(event, event.key + FAILED, f"{type(error).__name__}: {error}")
+        else:
+            yield self._reply(event, event.key + RESULT, result)
+
+    def _check_token(self, declared: Command, given: object) -> None:
+        if not declared.needs_token:
+            return
+        if self._token is None:
+            raise Rejected(f"{declared.name}() needs a token, and this service has none configured")
+        if not isinstance(given, str) or not hmac.compare_digest(given.encode(), self._token.encode()):
+            raise Rejected(f"{declared.name}() needs the service's token")
+
+    # --- for the service's author
+
+    def before_set(self, name: str, value: Any) -> None:
+        """Called before a client's value is taken; raise Rejected to refuse it."""
+
+    def on_set(self, name: str, value: Any) -> None:
+        """Called after a client has set a property."""
