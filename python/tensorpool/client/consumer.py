@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,8 @@ from .ledger import ConsumerLedger
 
 # How long one wait for an async reader lasts: the longest that closing may take.
 _ASYNC_SLICE_S = 0.1
+# Held for moments, when a waiter is made or taken away: a close may come from any thread.
+_waiters = threading.Lock()
 
 
 class Consumer(_native.Consumer):
@@ -73,10 +76,18 @@ class Consumer(_native.Consumer):
                 return frame
             if deadline is not None and loop.time() >= deadline:
                 raise self._timed_out(self._timeout)
+            if (waiting := self._wait_elsewhere(loop)) is not None:
+                await waiting
+        raise StopAsyncIteration
+
+    def _wait_elsewhere(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[bool] | None:
+        """Waits a while on a thread of the consumer's own; None once closed."""
+        with _waiters:
+            if self.closed:
+                return None
             if self._waiter is None:
                 self._waiter = ThreadPoolExecutor(1, f"tp-consumer-{self.stream_id}")
-            await loop.run_in_executor(self._waiter, self.wait, _ASYNC_SLICE_S)
-        raise StopAsyncIteration
+            return loop.run_in_executor(self._waiter, self.wait, _ASYNC_SLICE_S)
 
     def _timed_out(self, timeout: float | None) -> ReceiveTimeout:
         if self.closed:
@@ -95,9 +106,10 @@ class Consumer(_native.Consumer):
     def close(self) -> None:
         """Ends iterations and lets go of the stream. Frames and their arrays stay readable."""
         super().close()
-        if self._waiter is not None:
-            self._waiter.shutdown()
-            self._waiter = None
+        with _waiters:
+            waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            waiter.shutdown()
 
     def __enter__(self) -> Self:
         return self

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self, TypeVar
 from .. import _native
 from ..client import Consumer, Producer, StandaloneProducer
 from ..errors import ClosedError, ConfigError, ForkedError, MediaDriverUnavailable
+from ..runtime.config import Secret
 from ..runtime.ready import Readiness
 from ..runtime.runner import Runner
 from ..service import Event as ServiceEvent
@@ -30,10 +31,9 @@ from ..service import (
 )
 from ..service.client import DEFAULT_TIMEOUT_S
 from ..shm import parse_pools
-from ..transport import StreamIds, default_aeron_dir, descriptor_channel, embed_lock_path
+from ..transport import StreamIds, descriptor_channel, embed_lock_path
 
 _ANNOUNCE_CHANNEL = "aeron:ipc"
-_ANNOUNCE_PERIOD_S = 1.0
 _READY_TIMEOUT_S = 10.0
 _Endpoint = TypeVar("_Endpoint", Producer, Consumer)
 _open_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
@@ -66,6 +66,7 @@ class Context:
         allowed_base_dirs: Sequence[Path],
         stream_ids: StreamIds,
         service_streams: ServiceStreams,
+        service_token: Secret | None,
         connect_timeout: float,
         driver_timeout: float,
         announce_period: float,
@@ -76,6 +77,7 @@ class Context:
         self._base = shm_base_dir
         self._announce_period_ns = int(announce_period * 1e9)
         self.service_streams = service_streams
+        self._service_token = service_token
         self._endpoints: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._running: set[RunningService] = set()
         self._closed = False
@@ -178,16 +180,16 @@ class Context:
         name: str,
         *,
         instance: str | None = None,
-        token: str | None = None,
+        token: str | Secret | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> ServiceClient:
-        """A client of the service `name`: get, set, call, watch."""
+        """A client of the service `name`: get, set, call, watch. The token is the configured one, if any."""
         self._check_open()
         return ServiceClient(
             self._conductor,
             name,
             instance=instance,
-            token=token,
+            token=token or self._service_token,
             timeout=timeout,
             streams=self.service_streams,
         )
@@ -195,7 +197,7 @@ class Context:
     def serve(self, service: Service) -> RunningService:
         """Runs `service` on a thread of its own until it, or the context, is closed."""
         self._check_open()
-        running = RunningService(ServiceAgent(service, self._conductor, self.service_streams))
+        running = RunningService(self._agent(service))
         self._running.add(running)
         return running
 
@@ -205,8 +207,12 @@ class Context:
         Tells systemd when it is ready, where systemd listens.
         """
         self._check_open()
-        agent = ServiceAgent(service, self._conductor, self.service_streams)
+        agent = self._agent(service)
         Runner(agent, idle=agent, readiness=Readiness()).run()
+
+    def _agent(self, service: Service) -> ServiceAgent:
+        service.use_token(self._service_token)
+        return ServiceAgent(service, self._conductor, self.service_streams)
 
     def services(self, timeout: float = 1.0) -> list[dict[str, Any]]:
         """Every service that answers within `timeout` seconds."""
@@ -278,46 +284,6 @@ def _checked_stream_id(stream_id: int) -> int:
     if not 0 < stream_id < 0xFFFF_FFFF:
         raise ConfigError(f"stream id {stream_id}: use 1 to 4294967294, as in 10000")
     return stream_id
-
-
-def open(
-    mode: Literal["standalone"] = "standalone",
-    *,
-    aeron_dir: str | None = None,
-    media_driver: Literal["auto", "external"] = "auto",
-    namespace: str = "default",
-    shm_base_dir: str | Path = "/dev/shm",
-    allowed_base_dirs: Sequence[str | Path] | None = None,
-    stream_ids: StreamIds | None = None,
-    service_streams: ServiceStreams | None = None,
-    connect_timeout: float = 10.0,
-    driver_timeout: float = 5.0,
-    announce_period: float = _ANNOUNCE_PERIOD_S,
-) -> Context:
-    """Connects this process; with nothing running, everything needed is embedded.
-
-    `mode="standalone"`: each producer owns and announces its memory. `media_driver="auto"` embeds Aeron's
-    media driver if none runs in `aeron_dir` (Aeron's default for this user), and does so again if it dies;
-    "external" only ever attaches. Consumers map regions below `allowed_base_dirs` (the base dir, if not
-    given) and nowhere else.
-    """
-    if mode != "standalone":
-        raise ConfigError(f"mode {mode!r}: use 'standalone'")
-    if media_driver not in ("auto", "external"):
-        raise ConfigError(f"media_driver {media_driver!r}: use 'auto' or 'external'")
-    base = Path(shm_base_dir)
-    return Context(
-        aeron_dir=aeron_dir or default_aeron_dir(),
-        embed=media_driver == "auto",
-        namespace=namespace,
-        shm_base_dir=base,
-        allowed_base_dirs=[Path(p) for p in allowed_base_dirs] if allowed_base_dirs is not None else [base],
-        stream_ids=stream_ids or StreamIds(),
-        service_streams=service_streams or ServiceStreams(),
-        connect_timeout=connect_timeout,
-        driver_timeout=driver_timeout,
-        announce_period=announce_period,
-    )
 
 
 @atexit.register

@@ -8,7 +8,8 @@ from types import ModuleType
 from .. import service as service_module
 from ..service import ServiceClient
 from ..service.client import DEFAULT_TIMEOUT_S
-from .context import Context, open
+from .context import Context
+from .opening import open
 
 _shared: dict[str | None, Context] = {}
 

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from .. import _native
+from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import CodecError
 from ..runtime.runner import Runner
 from .events import Event
@@ -25,8 +26,16 @@ _IDLE_S = 0.05
 class ServiceAgent:
     """The duty cycle of a service. It may share a runner with the rest of its role."""
 
-    def __init__(self, service: Service, conductor: _native.Conductor, streams: ServiceStreams) -> None:
+    def __init__(
+        self,
+        service: Service,
+        conductor: _native.Conductor,
+        streams: ServiceStreams,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self.service = service
+        self._clock = clock
         self.name = service.tag
         self.malformed = 0
         self.unpublished = 0
@@ -42,7 +51,7 @@ class ServiceAgent:
         messages = self._mailbox.take(64)
         for message in messages:
             self._on_message(message)
-        self._waiting.extend(event.encode() for event in self.service.tell())
+        self._waiting.extend(event.encode(self._clock) for event in self.service.tell())
         return len(messages) + self._publish()
 
     def idle(self, work: int) -> None:
@@ -67,7 +76,7 @@ class ServiceAgent:
             if self.malformed == 1:
                 _log.warning("%s: a malformed event was ignored: %s", self.name, error)
             return
-        self._waiting.extend(reply.encode() for reply in self.service.handle(event))
+        self._waiting.extend(reply.encode(self._clock) for reply in self.service.handle(event))
 
     def _publish(self) -> int:
         sent = 0

@@ -6,13 +6,14 @@ import asyncio
 import json
 import secrets
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Any, Self
 
 from .. import _native
+from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import CodecError, CommandFailed, NoSuchService, Rejected, ServiceTimeout
+from ..runtime.config import Secret
 from .events import ALL_SERVICES, ERROR, FAILED, RESULT, Event, service_tag
 from .streams import ServiceStreams
 from .values import Value
@@ -35,13 +36,15 @@ class ServiceClient:
         name: str,
         *,
         instance: str | None = None,
-        token: str | None = None,
+        token: str | Secret | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
         streams: ServiceStreams | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.tag = service_tag(name, instance)
         self.timeout = timeout
-        self._token = token
+        self._clock = clock
+        self._token = token.reveal() if isinstance(token, Secret) else token
         self._conductor = conductor
         self._streams = streams or ServiceStreams()
         self._next_id = secrets.randbits(31) << 32
@@ -52,15 +55,18 @@ class ServiceClient:
         self._control = _native.Publication(conductor, self._streams.channel, self._streams.control)
         self._wait_ready()
 
+    def _now(self) -> float:
+        return self._clock.monotonic_ns() / 1e9
+
     def _open_mailbox(self, tags: list[str]) -> _native.Mailbox:
         return _native.Mailbox(self._conductor, self._streams.channel, self._streams.status, tags)
 
     def _wait_ready(self) -> None:
-        deadline = time.monotonic() + _READY_TIMEOUT_S
+        deadline = self._now() + _READY_TIMEOUT_S
         while not (self._mailbox.is_ready and self._control.is_ready):
-            if time.monotonic() > deadline:
+            if self._now() > deadline:
                 raise ServiceTimeout("the media driver gave no streams; check that it runs")
-            time.sleep(0.001)
+            self._clock.sleep(0.001)
 
     # --- what people do with a service
 
@@ -111,14 +117,14 @@ class ServiceClient:
     def _ask(self, key: str, value: Value, final: tuple[str, ...], timeout: float | None) -> Event:
         """Sends a request and waits for the event that settles it."""
         limit = self.timeout if timeout is None else timeout
-        deadline = time.monotonic() + limit
+        deadline = self._now() + limit
         with self._changed:
             self._next_id += 1
             request = Event(self.tag, key, value, self._next_id)
             self._expected[request.correlation_id] = []
         try:
             self._send(request, deadline)
-            while (remaining := deadline - time.monotonic()) > 0:
+            while (remaining := deadline - self._now()) > 0:
                 for event in self._collect(request.correlation_id, remaining):
                     if event.key == key + ERROR:
                         raise Rejected(f"{self.tag} refused {key}: {event.value!s}")
@@ -130,13 +136,13 @@ class ServiceClient:
         raise self._no_answer(key, limit)
 
     def _send(self, request: Event, deadline: float) -> None:
-        message = request.encode()
+        message = request.encode(self._clock)
         while (outcome := self._control.offer(message)) != "sent":
-            if time.monotonic() >= deadline:
+            if self._now() >= deadline:
                 if outcome == "not_connected":
                     raise self._nobody()
                 raise ServiceTimeout(f"the control stream did not take {request.key} in time ({outcome})")
-            time.sleep(0.001)
+            self._clock.sleep(0.001)
 
     def _collect(self, correlation_id: int, timeout: float) -> list[Event]:
         """Answers to one request. One waiting thread reads the stream for all that wait."""
@@ -224,18 +230,22 @@ class AsyncServiceClient:
 
 
 def find_services(
-    conductor: _native.Conductor, *, timeout: float = 1.0, streams: ServiceStreams
+    conductor: _native.Conductor,
+    *,
+    timeout: float = 1.0,
+    streams: ServiceStreams,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> list[dict[str, Any]]:
     """Everybody who answers a ping within `timeout` seconds, by name and instance."""
     mailbox = _native.Mailbox(conductor, streams.channel, streams.status, ["service:*"])
     control = _native.Publication(conductor, streams.channel, streams.control)
     correlation_id = secrets.randbits(62) | 1
-    question = Event(ALL_SERVICES, "ping()", None, correlation_id).encode()
+    question = Event(ALL_SERVICES, "ping()", None, correlation_id).encode(clock)
     found: dict[str, dict[str, Any]] = {}
     try:
-        deadline = time.monotonic() + timeout
+        deadline = clock.monotonic_ns() / 1e9 + timeout
         asked = False
-        while (remaining := deadline - time.monotonic()) > 0:
+        while (remaining := deadline - clock.monotonic_ns() / 1e9) > 0:
             if not asked:
                 asked = mailbox.is_connected and control.offer(question) == "sent"
             for event in _decoded(mailbox.take(64, min(remaining, _SLICE_S))):

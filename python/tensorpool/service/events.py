@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import CodecError
 from ..sbe.service import EventMessage
 from .values import Value, decode_value, encode_value
@@ -39,11 +39,12 @@ class Event:
     trace_id: int | None = None
     timestamp_ns: int = 0
 
-    def encode(self) -> bytes:
+    def encode(self, clock: Clock = SYSTEM_CLOCK) -> bytes:
+        """The bytes of it, stamped with the time of day if it has none yet."""
         part = encode_value(self.value)
         ref = part.ref
         return EventMessage(
-            timestamp_ns=self.timestamp_ns or time.time_ns(),
+            timestamp_ns=self.timestamp_ns or clock.wall_ns(),
             correlation_id=self.correlation_id,
             format=part.format,
             ref_stream_id=None if ref is None else ref.stream_id,

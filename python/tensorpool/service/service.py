@@ -6,7 +6,6 @@ part (`agent.py`).
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
 import os
@@ -17,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import Rejected
+from ..runtime.config import Secret
 from .declarations import Command, Property, command, parse_arguments
 from .events import ALL_SERVICES, ERROR, FAILED, RESULT, Event, service_tag
 from .values import Value
@@ -57,14 +57,14 @@ class Service:
                 elif (declared := getattr(member, "__tensorpool_command__", None)) is not None:
                     cls._commands[member_name] = declared
 
-    def __init__(self, *, instance: str | None = None, token: str | None = None) -> None:
+    def __init__(self, *, instance: str | None = None, token: str | Secret | None = None) -> None:
         if not self._name:
             raise TypeError(
                 f"{type(self).__name__} has no name: class {type(self).__name__}(Service, name=...)"
             )
         self.tag = service_tag(self._name, instance)
         self.instance = instance
-        self._token = token
+        self._token = Secret(token) if isinstance(token, str) else token
         self._values: dict[str, Any] = {}
         self._answered: OrderedDict[int, list[Event]] = OrderedDict()
         self._told: list[Event] = []
@@ -72,6 +72,10 @@ class Service:
     @property
     def name(self) -> str:
         return self._name
+
+    def use_token(self, token: Secret | None) -> None:
+        """The configured token, unless it was given one of its own."""
+        self._token = self._token or token
 
     @property
     def tags(self) -> list[str]:
@@ -174,7 +178,7 @@ class Service:
             return
         if self._token is None:
             raise Rejected(f"{declared.name}() needs a token, and this service has none configured")
-        if not isinstance(given, str) or not hmac.compare_digest(given.encode(), self._token.encode()):
+        if not isinstance(given, str) or not self._token.matches(given):
             raise Rejected(f"{declared.name}() needs the service's token")
 
     # --- for the service's author

@@ -1,0 +1,56 @@
+"""What a connection can be told by file and environment: `[aeron]` and `[shm]`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from ..runtime.config import DurationNs, parse_duration, setting, settings
+
+_MAX_STREAM_ID = (1 << 31) - 1
+
+
+def _stream(doc: str, default: int) -> int:
+    number: int = setting(doc, default=default, minimum=1, maximum=_MAX_STREAM_ID)
+    return number
+
+
+@settings("aeron")
+class AeronSettings:
+    """The media driver, and the streams that words about tensors travel on."""
+
+    dir: Path | None = setting(
+        "Its directory. Without one: `$AERON_DIR`, else Aeron's default.", default=None
+    )
+    media_driver: Literal["auto", "external"] = setting(
+        "`auto` embeds a media driver if none runs there, `external` only ever attaches.", default="auto"
+    )
+    connect_timeout_ns: DurationNs = setting(
+        "How long to wait for it at the start.", default=parse_duration("10s"), minimum=1
+    )
+    driver_timeout_ns: DurationNs = setting(
+        "How long it may be silent before it counts as dead.",
+        default=parse_duration("5s"),
+        minimum=parse_duration("100ms"),
+    )
+    announce_period_ns: DurationNs = setting(
+        "How often regions are announced; three times that is the freshness window.",
+        default=parse_duration("1s"),
+        minimum=parse_duration("10ms"),
+    )
+    control_stream_id: int = _stream("Requests to a driver, and its answers.", 1000)
+    announce_stream_id: int = _stream("Announces of regions.", 1001)
+    descriptor_stream_id: int = _stream("Descriptors of frames.", 1100)
+    qos_stream_id: int = _stream("Quality of service.", 1200)
+    metadata_stream_id: int = _stream("Metadata of sources.", 1300)
+
+
+@settings("shm")
+class ShmSettings:
+    """Where regions lie, and where a consumer may map them from."""
+
+    base_dir: Path = setting("The directory below which regions are made.", default=Path("/dev/shm"))
+    namespace: str = setting("Keeps deployments on one machine apart.", default="default")
+    allowed_base_dirs: tuple[Path, ...] = setting(
+        "Regions elsewhere are refused. Empty: the base directory.", default=()
+    )

@@ -1,0 +1,81 @@
+"""`tensorpool.open()`: from configuration and arguments to a context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from ..errors import ConfigError
+from ..runtime.config import Config
+from ..service import ServiceStreams
+from ..service.config import ServiceSettings
+from ..transport import StreamIds, default_aeron_dir
+from .config import AeronSettings, ShmSettings
+from .context import Context
+
+
+def open(
+    mode: Literal["standalone"] = "standalone",
+    *,
+    aeron_dir: str | Path | None = None,
+    config: str | Path | Config | None = None,
+    media_driver: Literal["auto", "external"] | None = None,
+    namespace: str | None = None,
+    shm_base_dir: str | Path | None = None,
+    allowed_base_dirs: Sequence[str | Path] | None = None,
+    stream_ids: StreamIds | None = None,
+    service_streams: ServiceStreams | None = None,
+    connect_timeout: float | None = None,
+    driver_timeout: float | None = None,
+    announce_period: float | None = None,
+) -> Context:
+    """Connects this process; with nothing running, everything needed is embedded.
+
+    `mode="standalone"`: each producer owns and announces its memory. `media_driver="auto"` embeds Aeron's
+    media driver if none runs in `aeron_dir` (Aeron's default for this user), and does so again if it dies;
+    "external" only ever attaches. Consumers map regions below `allowed_base_dirs` (the base dir, if not
+    given) and nowhere else. What is not given comes from the TOML file `config`, its tables `[aeron]`,
+    `[shm]` and `[service]`, and from the environment (`TENSORPOOL_AERON__DIR`).
+    """
+    if mode != "standalone":
+        raise ConfigError(f"mode {mode!r}: use 'standalone'")
+    if media_driver not in ("auto", "external", None):
+        raise ConfigError(f"media_driver {media_driver!r}: use 'auto' or 'external'")
+    loaded = config if isinstance(config, Config) else load_config(config)
+    aeron, shm, service = loaded[AeronSettings], loaded[ShmSettings], loaded[ServiceSettings]
+    base = Path(shm_base_dir or shm.base_dir)
+    allowed = shm.allowed_base_dirs if allowed_base_dirs is None else allowed_base_dirs
+    return Context(
+        aeron_dir=str(aeron_dir or aeron.dir or default_aeron_dir()),
+        embed=(media_driver or aeron.media_driver) == "auto",
+        namespace=namespace or shm.namespace,
+        shm_base_dir=base,
+        allowed_base_dirs=[Path(path) for path in allowed] or [base],
+        stream_ids=stream_ids or _stream_ids(aeron),
+        service_streams=service_streams or service.streams(),
+        service_token=service.token,
+        connect_timeout=_seconds(connect_timeout, aeron.connect_timeout_ns),
+        driver_timeout=_seconds(driver_timeout, aeron.driver_timeout_ns),
+        announce_period=_seconds(announce_period, aeron.announce_period_ns),
+    )
+
+
+def load_config(file: str | Path | None) -> Config:
+    """The tables that a connection reads, from a file if one is given, and the environment."""
+    path = None if file is None else Path(file)
+    return Config.load(AeronSettings, ShmSettings, ServiceSettings, file=path)
+
+
+def _seconds(given: float | None, configured_ns: int) -> float:
+    return configured_ns / 1e9 if given is None else given
+
+
+def _stream_ids(aeron: AeronSettings) -> StreamIds:
+    return StreamIds(
+        control=aeron.control_stream_id,
+        announce=aeron.announce_stream_id,
+        descriptor=aeron.descriptor_stream_id,
+        qos=aeron.qos_stream_id,
+        metadata=aeron.metadata_stream_id,
+    )

@@ -1,0 +1,172 @@
+"""TOML as text: values written out, and the line that each key of a document stands on.
+
+`tomllib` reads values but forgets where they stood. `line_numbers` finds that out for a document that
+`tomllib` has accepted, so it can take the form for granted: it only has to tell keys from what is quoted,
+commented or nested.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+
+Path = tuple[str | int, ...]
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+_BARE_VALUE_END = re.compile(r"[,\]}\n#]")
+
+
+def quote(text: str) -> str:
+    """A TOML string. Raises UnicodeEncodeError for what no TOML file can hold."""
+    text.encode()
+    return '"' + "".join(_escaped(ch) for ch in text) + '"'
+
+
+def _escaped(ch: str) -> str:
+    if ch in _ESCAPES:
+        return _ESCAPES[ch]
+    return f"\\u{ord(ch):04x}" if ch < " " or "\x7f" <= ch <= "\x9f" else ch
+
+
+def key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else quote(name)
+
+
+def literal(value: object) -> str:
+    """A value as TOML: what `tomllib` would read back as the same."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return quote(value)
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key(name)} = {literal(one)}" for name, one in value.items()) + " }"
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(literal(one) for one in value) + "]"
+    return str(value)
+
+
+def line_numbers(text: str) -> dict[Path, int]:
+    """Key path → line, from 1. Entries of arrays are numbered: `("driver", "streams", 0, "name")`."""
+    return _Scanner(text).document()
+
+
+class _Scanner:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._lines: dict[Path, int] = {}
+        self._array_tables: dict[Path, int] = {}
+
+    def document(self) -> dict[Path, int]:
+        table: Path = ()
+        while self._skip_blank(newlines=True):
+            if self._text[self._at] == "[":
+                table = self._header()
+            else:
+                self._pair(table)
+        return self._lines
+
+    def _header(self) -> Path:
+        line = self._line()
+        is_array = self._text.startswith("[[", self._at)
+        self._at += 2 if is_array else 1
+        names = self._dotted_key()
+        self._at += 2 if is_array else 1
+        path: Path = ()
+        for index, name in enumerate(names):
+            path = (*path, name)
+            if is_array and index == len(names) - 1:
+                self._array_tables[path] = self._array_tables.get(path, -1) + 1
+            self._lines.setdefault(path, line)
+            if path in self._array_tables:
+                path = (*path, self._array_tables[path])
+                self._lines.setdefault(path, line)
+        return path
+
+    def _pair(self, table: Path) -> None:
+        line = self._line()
+        path = table
+        for name in self._dotted_key():
+            path = (*path, name)
+            self._lines.setdefault(path, line)
+        self._at += 1  # the equals sign
+        self._skip_blank()
+        self._value(path)
+
+    def _dotted_key(self) -> list[str]:
+        names = []
+        while True:
+            self._skip_blank()
+            if self._text[self._at] in "\"'":
+                names.append(self._string())
+            else:
+                bare = _BARE_KEY.match(self._text, self._at)
+                assert bare is not None, "tomllib accepted it"
+                self._at = bare.end()
+                names.append(bare[0])
+            self._skip_blank()
+            if self._text[self._at] != ".":
+                return names
+            self._at += 1
+
+    def _value(self, path: Path) -> None:
+        opening = self._text[self._at]
+        if opening in "\"'":
+            self._string()
+        elif opening == "[":
+            self._array(path)
+        elif opening == "{":
+            self._at += 1
+            while self._skip_blank(newlines=True) and self._text[self._at] != "}":
+                self._pair(path)
+                self._skip_blank(newlines=True)
+                self._at += self._text[self._at] == ","
+            self._at += 1
+        else:
+            end = _BARE_VALUE_END.search(self._text, self._at)
+            self._at = end.start() if end else len(self._text)
+
+    def _array(self, path: Path) -> None:
+        self._at += 1
+        index = 0
+        while self._skip_blank(newlines=True) and self._text[self._at] != "]":
+            self._lines.setdefault((*path, index), self._line())
+            self._value((*path, index))
+            index += 1
+            self._skip_blank(newlines=True)
+            self._at += self._text[self._at] == ","
+        self._at += 1
+
+    def _string(self) -> str:
+        """Past a string of any of the four forms; its text, for keys."""
+        start = self._at
+        mark = self._text[start]
+        closing = mark * 3 if self._text.startswith(mark * 3, start) else mark
+        self._at += len(closing)
+        while not self._text.startswith(closing, self._at):
+            self._at += 2 if mark == '"' and self._text[self._at] == "\\" else 1
+        self._at += len(closing)
+        # Up to two quotes may stand right before the closing three.
+        while len(closing) == 3 and self._text.startswith(mark, self._at):
+            self._at += 1
+        return str(tomllib.loads(f"k = {self._text[start : self._at]}")["k"])
+
+    def _skip_blank(self, *, newlines: bool = False) -> bool:
+        """Past spaces, with `newlines` past lines and comments too; False at the end."""
+        while self._at < len(self._text):
+            ch = self._text[self._at]
+            if ch == "#" and newlines:
+                end = self._text.find("\n", self._at)
+                self._at = len(self._text) if end < 0 else end
+            elif ch in " \t" or (newlines and ch in "\r\n"):
+                self._at += 1
+            else:
+                return True
+        return False
+
+    def _line(self) -> int:
+        return self._text.count("\n", 0, self._at) + 1
