@@ -26,6 +26,7 @@ SHM = Path("/dev/shm")
 # Names that our code and Aeron's give to what they put there; the rest belongs to other programs.
 SHM_NAMES = re.compile(r"^(tensorpool|aeron)")
 # Directories made by the fixtures carry the process that made them: see `made_elsewhere`.
+OF_A_PROGRAM = re.compile(r"^(?:tensorpool|aeron-tensorpool|aeron)-(?:demo|bench)-")
 TEST_DIRECTORY = re.compile(r"^(?:tensorpool|aeron)-test-(\d+)-")
 # Opened once, kept for the life of the process by the interpreter itself.
 KEPT_OPEN = ("/dev/urandom", "/dev/random")
@@ -156,6 +157,9 @@ def made_elsewhere(path: Path) -> bool:
     if match := TEST_DIRECTORY.match(root.name):
         # Only a test run makes these, and each looks after its own.
         return int(match[1]) != os.getpid()
+    if OF_A_PROGRAM.match(root.name):
+        # A demonstration or a benchmark that someone runs beside the tests; their own tests look after them.
+        return True
     ours = _descendants() | {os.getpid()}
     for process in Path("/proc").iterdir():
         if not process.name.isdigit() or int(process.name) in ours:

@@ -55,6 +55,7 @@ def test_ctrl_c_ends_the_demo_early_with_its_ledger() -> None:
             demo.communicate()
     assert demo.returncode == 0, err.decode()
     assert json.loads(out)["camera"]["committed"] < 600 * 200
+    assert _leftovers(demo.pid) == []
 
 
 def test_a_process_that_dies_is_named_and_the_demo_fails() -> None:
@@ -71,6 +72,7 @@ def test_a_process_that_dies_is_named_and_the_demo_fails() -> None:
             demo.communicate()
     assert demo.returncode == 1
     assert "the camera ended early" in err
+    assert _leftovers(demo.pid) == []
 
 
 @pytest.mark.parametrize("arguments", [["--seconds", "0"], ["--fps", "x"], ["--nonsense"]])
@@ -78,6 +80,10 @@ def test_misuse_is_told_apart_from_failure(arguments: list[str]) -> None:
     done = subprocess.run([*DEMO, *arguments], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert "Usage: " in done.stderr
+
+
+def _leftovers(director: int) -> list[Path]:
+    return [path for path in Path("/dev/shm").iterdir() if f"demo-{director}" in path.name]
 
 
 def _wait_until_filming(director: int) -> int:

@@ -346,6 +346,7 @@ impl Round {
         for (_, endpoint) in &self.endpoints {
             if let Err(error) = endpoint.attach(client) {
                 push(tick.events, "aeron_error", error.to_string());
+                self.set_status(|s| s.last_error = Some(error.to_string()));
             }
         }
         self.announces.work(client, &self.endpoints, &tick);

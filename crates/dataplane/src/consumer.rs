@@ -12,7 +12,7 @@ use tensorpool_core::region::Access;
 use tensorpool_core::ring::{Located, Mapping};
 use tensorpool_core::tracker::{Step, Tracker};
 
-use crate::aeron::{AeronError, Client, Subscription};
+use crate::aeron::{AeronError, Client, ImageWatch, Subscription};
 use crate::announces::with_parameter;
 use crate::conductor::{Endpoint, Tick};
 use crate::events::{Event, Events};
@@ -78,6 +78,10 @@ struct State {
     /// The epoch whose sequences the tracker counts; mapped again, it goes on where it was.
     tracked: Option<u64>,
     departures: u64,
+    /// The session that brings this stream's descriptors, and when its image joined.
+    image: Option<(i32, Option<u64>)>,
+    /// That image went away since the last descriptor: this reader was put to rest.
+    rested: bool,
     refused: Option<Refused>,
     /// The refusal that was told already, so that it is told once.
     told: Option<(u64, &'static str)>,
@@ -111,6 +115,8 @@ impl Consumer {
             tracker: Tracker::new(config.max_outstanding_seq_gap),
             tracked: None,
             departures: 0,
+            image: None,
+            rested: false,
             refused: None,
             told: None,
         };
@@ -197,17 +203,23 @@ impl Consumer {
                 return 0;
             }
         };
-        let departures = subscription.images().departures();
+        state.look_for_rest(subscription.images());
         let (counters, stream_id) = (&*self.counters, self.config.stream_id);
-        let taken = subscription.poll(limit, |bytes, _| match FrameDescriptor::decode(bytes) {
+        let taken = subscription.poll(limit, |bytes, header| match FrameDescriptor::decode(bytes) {
             Seen::Descriptor(d) if d.stream_id == stream_id => {
-                if state.is_next(counters, &d, departures) {
+                if state.image.is_none() {
+                    state.image = Some((header.session_id(), None));
+                }
+                if state.is_next(counters, &d) {
                     each(state, counters, d);
                 }
             }
             Seen::Descriptor(_) | Seen::Other => {}
             Seen::Malformed => counters.drops.add(Reason::Malformed, 1),
         });
+        if let Some((session, joined @ None)) = &mut state.image {
+            *joined = subscription.images().joined_ns(*session);
+        }
         state.subscription = Handle::There(subscription);
         taken
     }
@@ -279,9 +291,25 @@ impl Consumer {
 }
 
 impl State {
+    /// The stream is shared: of the images that go away only that of our own producer means a rest.
+    #[inline]
+    fn look_for_rest(&mut self, images: &ImageWatch) {
+        let departures = images.departures();
+        if departures == self.departures {
+            return;
+        }
+        self.departures = departures;
+        if let Some((session, joined)) = self.image
+            && images.joined_ns(session) != joined
+        {
+            self.rested = true;
+            self.image = None;
+        }
+    }
+
     /// Epoch, order and span. True if the descriptor names the next frame to look at.
     #[inline]
-    fn is_next(&mut self, counters: &Counters, d: &FrameDescriptor, departures: u64) -> bool {
+    fn is_next(&mut self, counters: &Counters, d: &FrameDescriptor) -> bool {
         let Some(mapping) = &self.mapping else {
             counters.drops.add(Reason::Unmapped, 1);
             return false;
@@ -290,8 +318,7 @@ impl State {
             counters.drops.add(Reason::Epoch, 1);
             return false;
         }
-        let rested = departures != self.departures;
-        self.departures = departures;
+        let rested = std::mem::take(&mut self.rested);
         let (missed, reason, behind) = match self.tracker.on_seq(d.seq, rested) {
             Step::Next { missed, reason } => (missed, reason, false),
             Step::Behind { missed, reason } => (missed, reason, true),
@@ -359,7 +386,7 @@ impl Endpoint for Consumer {
         // A reader that stops polling must stall nobody: it is put to rest instead.
         let channel = with_parameter(&config.descriptor_channel, "tether=false");
         state.subscription.advance(|| client.add_subscription(&channel, config.descriptor_stream_id))?;
-        state.departures = 0;
+        (state.departures, state.image) = (0, None);
         self.attached.store(state.subscription.get().is_some(), Ordering::Relaxed);
         Ok(())
     }

@@ -77,6 +77,7 @@ impl Endpoint for ControlPublication {
 
 fn remember(failure: &Mutex<Option<AeronError>>, result: Result<(), AeronError>) -> Result<(), AeronError> {
     if let Err(error) = &result
+        && !error.is_temporary()
         && let Ok(mut failure) = failure.lock()
     {
         *failure = Some(error.clone());

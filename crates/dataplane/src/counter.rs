@@ -70,11 +70,15 @@ impl Endpoint for CounterEndpoint {
         if failure.is_some() {
             return Ok(());
         }
-        let result = state.advance(|| client.add_counter(self.type_id, &self.label));
-        if let Err(error) = &result {
-            *failure = Some(error.clone());
+        match state.advance(|| client.add_counter(self.type_id, &self.label)) {
+            // So many were asked for at once that a queue is full: the next round may do.
+            Err(error) if error.is_temporary() => Ok(()),
+            Err(error) => {
+                *failure = Some(error.clone());
+                Err(error)
+            }
+            Ok(()) => Ok(()),
         }
-        result
     }
 
     fn detach(&self) {

@@ -1,6 +1,11 @@
 //! The way of an Aeron handle from asked for to there.
 
+use std::time::{Duration, Instant};
+
 use crate::aeron::{AeronError, Pending};
+
+/// How long after a refusal the media driver is asked again.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// A handle on its way from not wanted to there.
 #[derive(Default)]
@@ -8,24 +13,31 @@ pub enum Handle<T> {
     #[default]
     None,
     Asked(Pending<T>),
+    /// Not given; to be asked for again at that time.
+    Refused(Instant),
     There(T),
 }
 
 impl<T: 'static> Handle<T> {
-    /// Asks with `ask` if nothing is there yet, then takes what came. A refusal is asked again.
+    /// Asks with `ask` if nothing is there yet, then takes what came. After a refusal it asks again, later.
     pub fn advance(
         &mut self,
         ask: impl FnOnce() -> Result<Pending<T>, AeronError>,
     ) -> Result<(), AeronError> {
-        if let Self::None = self {
-            *self = Self::Asked(ask()?);
+        match self {
+            Self::Refused(until) if Instant::now() < *until => return Ok(()),
+            Self::None | Self::Refused(_) => {
+                *self = Self::Refused(Instant::now() + RETRY);
+                *self = Self::Asked(ask()?);
+            }
+            Self::Asked(_) | Self::There(_) => {}
         }
         if let Self::Asked(pending) = self {
             match pending.poll() {
                 Ok(None) => {}
                 Ok(Some(made)) => *self = Self::There(made),
                 Err(error) => {
-                    *self = Self::None;
+                    *self = Self::Refused(Instant::now() + RETRY);
                     return Err(error);
                 }
             }

@@ -14,6 +14,8 @@ use rusteron_media_driver::bindings as c;
 use tensorpool_core::fork::Birth;
 use tensorpool_core::lock::{self, FileLock, LockError};
 
+use crate::aeron::in_one_line;
+
 const MS: u64 = 1_000_000;
 
 #[derive(Clone, Debug)]
@@ -93,9 +95,8 @@ unsafe impl Sync for MediaDriver {}
 
 fn last_error() -> LaunchError {
     // SAFETY: returns a thread-local string.
-    let text = unsafe { std::ffi::CStr::from_ptr(c::aeron_errmsg()) }.to_string_lossy().into_owned();
-    let line = text.lines().find(|l| !l.trim().is_empty()).unwrap_or("unknown error").trim().to_owned();
-    LaunchError::Aeron(line)
+    let text = unsafe { std::ffi::CStr::from_ptr(c::aeron_errmsg()) }.to_string_lossy();
+    LaunchError::Aeron(in_one_line(&text))
 }
 
 fn checked(rc: c_int) -> Result<(), LaunchError> {

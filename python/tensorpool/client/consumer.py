@@ -17,8 +17,9 @@ from .ledger import ConsumerLedger
 
 # How long one wait for an async reader lasts: the longest that closing may take.
 _ASYNC_SLICE_S = 0.1
-# Held for moments, when a waiter is made or taken away: a close may come from any thread.
-_waiters = threading.Lock()
+# Held for moments, when a waiter is made or taken away: a close may come from any thread, and from the
+# garbage collector in the middle of such a moment (hence reentrant).
+_waiters = threading.RLock()
 
 
 class Consumer(_native.Consumer):

@@ -29,7 +29,9 @@ def run(*, seconds: float, fps: int, as_json: bool) -> bool:
     console = Console(stderr=as_json)
     with ExitStack() as stack:
         base = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="tensorpool-demo-", dir="/dev/shm"))
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix=f"tensorpool-demo-{os.getpid()}-", dir="/dev/shm")
+            )
         )
         driver = stack.enter_context(MediaDriver(f"/dev/shm/aeron-tensorpool-demo-{os.getpid()}"))
         console.print(f"media driver in {driver.aeron_dir}\nregions below {base}")

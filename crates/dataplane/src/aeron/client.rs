@@ -12,7 +12,7 @@ use super::counter::{Counter, Request};
 use super::images::{ImageWatch, on_image, on_image_gone};
 use super::publication::{ExclusivePublication, Publication};
 use super::subscription::Subscription;
-use super::{AeronError, c_string, checked, last_error};
+use super::{AeronError, c_string, checked, in_one_line, last_error};
 
 /// The errors Aeron reported on its own thread, newest last.
 #[derive(Debug, Default)]
@@ -33,8 +33,7 @@ unsafe extern "C" fn on_error(clientd: *mut c_void, code: c_int, message: *const
         if queue.len() == 32 {
             queue.pop_front();
         }
-        let line = text.lines().find(|l| !l.trim().is_empty()).unwrap_or_default();
-        queue.push_back(AeronError { code, message: line.trim().to_owned() });
+        queue.push_back(AeronError { code, message: in_one_line(&text) });
     }
 }
 

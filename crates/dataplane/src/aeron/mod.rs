@@ -37,13 +37,31 @@ impl fmt::Display for AeronError {
 
 impl std::error::Error for AeronError {}
 
-/// Aeron's words for what went wrong last on this thread, first line only.
+impl AeronError {
+    /// The way to the media driver was full for a moment: ask again.
+    pub fn is_temporary(&self) -> bool {
+        matches!(self.code, -1003 | -1004)
+    }
+}
+
+/// What Aeron says, on one line: what kind of error, then the words of the innermost place. The places in
+/// its source say nothing to our users.
+pub(crate) fn in_one_line(text: &str) -> String {
+    let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
+    let kind = lines.next().unwrap_or("unknown error");
+    let words = |line: &str| line.split_once("] ").map(|(_, words)| words.trim().to_owned());
+    match lines.filter_map(words).find(|w| !w.is_empty()) {
+        Some(detail) => format!("{kind}: {detail}"),
+        None => kind.to_owned(),
+    }
+}
+
+/// Aeron's words for what went wrong last on this thread.
 fn last_error() -> AeronError {
     // SAFETY: both return thread-local state that is always there.
     unsafe {
         let text = CStr::from_ptr(c::aeron_errmsg()).to_string_lossy();
-        let line = text.lines().find(|l| !l.trim().is_empty()).unwrap_or("unknown error");
-        AeronError { code: c::aeron_errcode(), message: line.trim().to_owned() }
+        AeronError { code: c::aeron_errcode(), message: in_one_line(&text) }
     }
 }
 
@@ -72,4 +90,17 @@ pub fn driver_is_active(dir: &str, timeout_ms: i64) -> bool {
     let Ok(dir) = c_string(dir) else { return false };
     // SAFETY: reads the directory's mark file; the log function keeps nothing.
     unsafe { c::aeron_is_driver_active(dir.as_ptr(), timeout_ms, Some(log_nothing)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_one_line;
+
+    #[test]
+    fn an_error_is_one_line_with_the_words_that_help() {
+        let text = "(22) Invalid argument\n[aeron_uri_parse, aeron_uri.c:99] bad channel: x\n[f, g.c:1] \n";
+        assert_eq!(in_one_line(text), "(22) Invalid argument: bad channel: x");
+        assert_eq!(in_one_line("(-1) plain\n"), "(-1) plain");
+        assert_eq!(in_one_line(""), "unknown error");
+    }
 }

@@ -85,6 +85,7 @@ ROLES: dict[str, type[Any]] = {}
 
 RESERVED = frozenset(
     {
+        "aeron",
         "bridge",
         "context",
         "discovery",
@@ -94,6 +95,7 @@ RESERVED = frozenset(
         "registry",
         "replay",
         "service",
+        "shm",
         "supervisor",
         "top",
     }

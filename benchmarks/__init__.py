@@ -1,0 +1,1 @@
+"""Measurements, never collected by the tests: `python -m benchmarks --help`."""

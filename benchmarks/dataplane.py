@@ -1,0 +1,115 @@
+"""Every library, every size, again and again: libraries take turns, so that drift hits all alike."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .library import Plan
+from .machine import Usage, wait_until_quiet
+from .pair import MeasurementFailed, measure_one_process, measure_pair, private_directory
+
+OURS = "tensorpool"
+NSLOTS = 8
+SIZES = {"64 B": 64, "64 KiB": 64 << 10, "640 KiB": 640 << 10, "4 MiB": 4 << 20}
+
+# Others below this many cores leave a measurement usable: both sides spin, so on two cores they lose what
+# others take.
+QUIET_CORES = 0.1
+_ATTEMPTS = 20
+
+Run = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    libraries: list[str]
+    sizes: list[str]
+    runs: int = 5
+    warmup_s: float = 0.3
+    latency_s: float = 2.0
+    rate_s: float = 1.0
+    patience_s: float = 0.0
+    """How long to wait in all for moments in which nothing else runs; disturbed measurements are repeated."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """All runs, by what was measured and the size of its frames."""
+
+    pairs: dict[tuple[str, str], list[Run]] = field(default_factory=dict)
+    one_process: dict[str, list[Run]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def pair(self, library: str, size: str, key: str) -> float | None:
+        return _median(run.get(key) for run in self.pairs.get((library, size), ()))
+
+    def single(self, size: str, key: str) -> float | None:
+        return _median(run.get(key) for run in self.one_process.get(size, ()))
+
+    def others(self) -> float | None:
+        """The most that other processes used during any measurement, in cores."""
+        runs = [run for runs in (*self.pairs.values(), *self.one_process.values()) for run in runs]
+        return max((run["others_cores"] for run in runs), default=None)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def measure(settings: Settings, *, pairs: bool, one_process: bool) -> Measured:
+    measured = Measured()
+    deadline = time.monotonic() + settings.patience_s
+
+    def take(what: Callable[[Plan], Run], library: str, size: str, into: list[Run], number: int) -> None:
+        _progress(f"run {number + 1} of {settings.runs}: {library} {size} {what.__name__}")
+        try:
+            into.append(_undisturbed(what, settings, library, SIZES[size], deadline))
+        except MeasurementFailed as error:
+            measured.failures.append(f"{library} {size}: {error}")
+
+    for number in range(settings.runs):
+        for size in settings.sizes:
+            if one_process:
+                take(measure_one_process, OURS, size, measured.one_process.setdefault(size, []), number)
+            if pairs:
+                turn = number % len(settings.libraries)
+                for library in settings.libraries[turn:] + settings.libraries[:turn]:
+                    take(measure_pair, library, size, measured.pairs.setdefault((library, size), []), number)
+    _progress("")
+    return measured
+
+
+def _undisturbed(
+    what: Callable[[Plan], Run], settings: Settings, library: str, size_bytes: int, deadline: float
+) -> Run:
+    """One measurement; with patience, one that nothing else disturbed."""
+    for _ in range(_ATTEMPTS):
+        patient = wait_until_quiet(QUIET_CORES, deadline)
+        usage = Usage()
+        with usage.watched(), private_directory() as directory:
+            plan = Plan(
+                library=library,
+                size_bytes=size_bytes,
+                nslots=NSLOTS,
+                directory=directory,
+                warmup_s=settings.warmup_s,
+                latency_s=settings.latency_s,
+                rate_s=settings.rate_s,
+            )
+            run = what(plan)
+        run["others_cores"] = usage.others
+        if usage.others < QUIET_CORES or not patient:
+            break
+    return run
+
+
+def _progress(text: str) -> None:
+    """One line on stderr that replaces itself; nothing when nobody looks."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

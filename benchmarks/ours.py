@@ -1,0 +1,106 @@
+"""TensorPool itself, through its public API."""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+import tensorpool as tp
+from tensorpool import _native
+
+from .library import WORD_BYTES, Frames, Plan, Sender, Source
+
+STREAM_ID = 10000
+_SUPERBLOCK_BYTES = 64
+_MIN_STRIDE = 64
+# So many empty looks go by before the loop outside gets to look at the clock.
+_SPINS = 256
+
+
+def media_driver_dir(plan: Plan) -> str:
+    return f"{plan.directory}/aeron"
+
+
+def stride_of(size_bytes: int) -> int:
+    """The pool that a frame of this size goes to."""
+    return max(_MIN_STRIDE, 1 << (size_bytes - 1).bit_length())
+
+
+def open_context(plan: Plan) -> tp.Context:
+    return tp.open(
+        "standalone",
+        aeron_dir=media_driver_dir(plan),
+        media_driver="external",
+        shm_base_dir=plan.directory,
+    )
+
+
+def ring_of(producer: tp.Producer, plan: Plan) -> list[npt.NDArray[np.uint64]]:
+    """The payload slots of a producer, mapped a second time: the same pages, all present.
+
+    The arrays keep the mapping.
+    """
+    (_, stride, uri), *_ = producer._files.pools  # type: ignore[attr-defined]
+    path, _ = _native.parse_region_uri(uri)
+    with open(path, "r+b") as file:
+        region = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+    count = plan.size_bytes // WORD_BYTES
+    offsets = (_SUPERBLOCK_BYTES + slot * stride for slot in range(plan.nslots))
+    return [np.frombuffer(region, np.uint64, count, offset) for offset in offsets]
+
+
+def bare_copier(slots: list[npt.NDArray[np.uint64]], source: Source) -> Callable[[], None]:
+    """The routine that fills slots, from slot to slot around the ring, and nothing else."""
+    copy_bytes, array, ring = _native.copy_bytes, source.array, itertools.cycle(slots)
+
+    def copy() -> None:
+        copy_bytes(next(ring), array)  # type: ignore[arg-type]
+
+    return copy
+
+
+class TensorPool:
+    def version(self) -> str:
+        return tp.__version__
+
+    def terms(self) -> str:
+        return "offer() of an array; poll() of half a ring at a time, numpy view, valid() after the reading"
+
+    def beside(self, plan: Plan) -> AbstractContextManager[object]:
+        return tp.MediaDriver(media_driver_dir(plan))
+
+    @contextmanager
+    def producer(self, plan: Plan, source: Source) -> Iterator[Sender]:
+        with (
+            open_context(plan) as context,
+            context.producer(STREAM_ID, pools=[stride_of(plan.size_bytes)], nslots=plan.nslots) as producer,
+        ):
+            yield Sender(partial(producer.offer, source.array), bare_copier(ring_of(producer, plan), source))
+
+    @contextmanager
+    def consumer(self, plan: Plan) -> Iterator[Frames]:
+        with open_context(plan) as context, context.consumer(STREAM_ID) as consumer:
+            # Half a ring at a time: what lies further back would be overwritten before its turn came.
+            yield _frames(consumer, plan.nslots // 2)
+
+
+def _frames(consumer: tp.Consumer, at_once: int) -> Frames:
+    poll = consumer.poll
+    while True:
+        for _ in range(_SPINS):
+            for frame in poll(at_once):
+                array = frame.array
+                first, last = array.item(0), array.item(-1)
+                # Read before the writer came round, or it does not count.
+                if frame.valid():
+                    yield first, last
+        yield None
+
+
+LIBRARY = TensorPool()

@@ -1,0 +1,84 @@
+"""zenoh: payloads in its shared memory, over a local socket."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.metadata import version
+from typing import Any
+
+import zenoh
+
+from ..library import Frames, Plan, Sender, Source
+
+_KEY = "tensorpool/benchmark"
+_SPARE = 4
+
+
+class Zenoh:
+    def version(self) -> str:
+        return version("eclipse-zenoh")
+
+    def terms(self) -> str:
+        return (
+            "ShmProvider.alloc(), slice assignment into the buffer, put() with congestion control DROP; "
+            "RingChannel as deep as the ring, try_recv(), bytes() (its binding has no view of a payload)"
+        )
+
+    def beside(self, plan: Plan) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    @contextmanager
+    def producer(self, plan: Plan, source: Source) -> Iterator[Sender]:
+        with zenoh.open(_config(plan, "listen")) as session:
+            # Room for what lies in the ring and what is in the making, and for its own bookkeeping.
+            room = plan.size_bytes * (plan.nslots + _SPARE) + (1 << 16)
+            provider = zenoh.shm.ShmProvider.default_backend(room)
+            publisher = session.declare_publisher(_KEY, congestion_control=zenoh.CongestionControl.DROP)
+            alloc, put, data, size = provider.alloc, publisher.put, source.bytes, plan.size_bytes
+            policy = zenoh.shm.BlockOn(zenoh.shm.GarbageCollect())
+
+            def send() -> None:
+                buffer = alloc(size, policy=policy)
+                buffer[:] = data
+                put(buffer)
+
+            yield Sender(send)
+
+    @contextmanager
+    def consumer(self, plan: Plan) -> Iterator[Frames]:
+        with zenoh.open(_config(plan, "connect")) as session:
+            channel = zenoh.handlers.RingChannel(plan.nslots)
+            yield _frames(session.declare_subscriber(_KEY, channel))
+
+
+def _frames(subscriber: Any) -> Frames:
+    receive = subscriber.try_recv
+    while True:
+        sample = receive()
+        if sample is None:
+            # Its own threads bring the sample in: on few cores they need the one that this loop spins on.
+            time.sleep(0)
+            yield None
+            continue
+        words = memoryview(bytes(sample.payload.as_shm() or sample.payload)).cast("Q")
+        yield words[0], words[-1]
+
+
+def _config(plan: Plan, role: str) -> Any:
+    config = zenoh.Config()
+    for key, value in (
+        ("mode", "peer"),
+        ("scouting/multicast/enabled", False),
+        ("scouting/gossip/enabled", False),
+        ("transport/shared_memory/enabled", True),
+        ("listen/endpoints", []),
+        (f"{role}/endpoints", [f"unixsock-stream/{plan.directory}/zenoh.sock"]),
+    ):
+        config.insert_json5(key, json.dumps(value))
+    return config
+
+
+LIBRARY = Zenoh()

@@ -1,0 +1,62 @@
+"""The ratios to reach, and what was measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .dataplane import OURS, Measured, Run
+
+PEER = "iceoryx2"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    what: str
+    against: str
+    bound: float
+    at_most: bool
+    ratio: float | None
+    """The median over the runs of the ratio within one run; None if a side was not measured."""
+
+    @property
+    def verdict(self) -> str:
+        if self.ratio is None:
+            return "not measured"
+        reached = self.ratio <= self.bound if self.at_most else self.ratio >= self.bound
+        return "reached" if reached else "missed"
+
+    @property
+    def goal(self) -> str:
+        return f"{'≤' if self.at_most else '≥'} {self.bound} x {self.against}"
+
+
+def targets(measured: Measured) -> list[Target]:
+    def pair(size: str, key: str) -> float | None:
+        ours, theirs = measured.pairs.get((OURS, size), []), measured.pairs.get((PEER, size), [])
+        return _ratio(ours, key, theirs, key)
+
+    def bare(size: str) -> float | None:
+        runs = measured.pairs.get((OURS, size), [])
+        return _ratio(runs, "delivered_hz", runs, "bare_copy_hz")
+
+    single = measured.one_process.get("640 KiB", [])
+    together = _ratio(single, "publish_consume_us", single, "bare_copy_us")
+    found = [Target("640 KiB publish + consume in one process", "the bare copy", 1.2, True, together)]
+    for size, bound in (("64 B", 2.5), ("64 KiB", 2.5), ("640 KiB", 1.2)):
+        found.append(Target(f"delivered rate, {size}", PEER, bound, False, pair(size, "delivered_hz")))
+    found.append(Target("delivered rate, 4 MiB", "the bare copy, same ring", 0.9, False, bare("4 MiB")))
+    for size in ("64 B", "64 KiB"):
+        found.append(Target(f"p50 latency, {size}", PEER, 0.6, True, pair(size, "p50_us")))
+    return found
+
+
+def _ratio(above: Sequence[Run], key: str, below: Sequence[Run], below_key: str) -> float | None:
+    ratios: Iterable[float] = (
+        over[key] / under[below_key]
+        for over, under in zip(above, below, strict=False)
+        if over.get(key) and under.get(below_key)
+    )
+    found = list(ratios)
+    return statistics.median(found) if found else None

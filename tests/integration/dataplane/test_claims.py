@@ -1,0 +1,253 @@
+"""Writing in place: a claim commits, or is abandoned, and nothing wraps onto it (decision 46)."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import tensorpool as tp
+from tests.integration.dataplane.regions_of import regions_of
+
+DEADLINE_S = 60.0
+
+
+def received(stream) -> list[int]:
+    return [frame.seq for frame in stream.consumer.poll()]
+
+
+def test_leaving_the_block_publishes_what_was_written(stream) -> None:
+    with stream.producer.claim((2, 3), "uint16", timestamp_ns=4, meta_version=5, trace_id=6) as slot:
+        assert (slot.seq, slot.array.shape, slot.array.dtype) == (0, (2, 3), np.dtype("uint16"))
+        assert slot.result is None
+        slot.array[:] = [[1, 2, 3], [4, 5, 6]]
+    assert slot.result is not None
+    assert (slot.result.outcome, slot.result.seq) == ("published", 0)
+    frame = stream.consumer.receive(DEADLINE_S)
+    assert frame.array.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert (frame.timestamp_ns, frame.meta_version, frame.trace_id) == (4, 5, 6)
+
+
+@pytest.mark.parametrize("dtype", ["bool", np.float32, np.dtype("int8"), "bytes", "bit", int])
+def test_a_claim_takes_a_dtype_as_people_write_it(stream, dtype) -> None:
+    with stream.producer.claim((4,), dtype) as slot:
+        slot.array[:] = [1, 0, 1, 1]
+    frame = stream.consumer.receive(DEADLINE_S)
+    assert frame.array.astype(int).tolist() == [1, 0, 1, 1]
+    expected = dtype if dtype in {"bytes", "bit"} else np.dtype(dtype).name
+    assert frame.element_type == expected
+
+
+def test_a_claim_may_be_column_major(stream) -> None:
+    with stream.producer.claim((2, 3), "int32", order="F") as slot:
+        assert slot.array.flags.f_contiguous
+        slot.array[:] = np.arange(6).reshape(2, 3)
+    frame = stream.consumer.receive(DEADLINE_S)
+    assert frame.array.flags.f_contiguous
+    assert frame.array.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "seen"), [((), (1,)), ((0,), (0,)), ((3, 0), (3, 0)), ((1,) * 8, (1,) * 8)]
+)
+def test_a_claim_may_be_a_scalar_or_empty(stream, shape, seen) -> None:
+    with stream.producer.claim(shape, "float64") as slot:
+        slot.array[...] = 2.5
+    frame = stream.consumer.receive(DEADLINE_S)
+    assert (frame.shape, frame.array.tolist()) == (seen, np.full(seen, 2.5).tolist())
+
+
+def test_the_time_may_be_set_while_writing(stream) -> None:
+    with stream.producer.claim((1,), "uint8") as slot:
+        slot.set_timestamp_ns(99)
+    assert stream.consumer.receive(DEADLINE_S).timestamp_ns == 99
+
+
+def test_the_array_is_read_only_after_the_block(stream) -> None:
+    with stream.producer.claim((3,), "uint8") as slot:
+        array = slot.array
+        assert array is slot.array
+        array[:] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        array[:] = 2
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        array.setflags(write=True)
+    assert array.tolist() == [1, 1, 1]
+    assert stream.consumer.receive(DEADLINE_S).array.tolist() == [1, 1, 1]
+
+
+def test_a_settled_slot_cannot_be_used_again(stream) -> None:
+    slot = stream.producer.claim((3,), "uint8")
+    slot.commit()
+    for use in (slot.commit, lambda: slot.array, lambda: slot.seq):
+        with pytest.raises(tp.ClosedError, match="claim another one"):
+            use()
+    slot.abandon()
+    assert stream.producer.ledger().dropped["abandoned"] == 0
+
+
+def test_an_exception_abandons_and_the_sequence_is_used_again(stream) -> None:
+    def fail() -> None:
+        raise RuntimeError("mine")
+
+    slot = stream.producer.claim((3,), "uint8")
+    slot.array[:] = 7
+    with pytest.raises(RuntimeError, match="mine"), slot:
+        fail()
+    assert slot.result is None
+    assert stream.producer.next_seq == 0
+    assert stream.send(np.zeros(3)).seq == 0
+    ledger = stream.producer.ledger()
+    assert (ledger.committed, ledger.dropped["abandoned"], ledger.holes) == (1, 1, 0)
+    assert not any(stream.consumer.ledger().dropped.values())
+
+
+def test_an_abandoned_array_is_read_only_too(stream) -> None:
+    slot = stream.producer.claim((3,), "uint8")
+    array = slot.array
+    slot.abandon()
+    with pytest.raises(ValueError, match="read-only"):
+        array[:] = 2
+
+
+def test_a_slot_that_is_forgotten_is_abandoned(stream) -> None:
+    stream.producer.claim((3,), "uint8")
+    gc.collect()
+    assert stream.producer.ledger().dropped["abandoned"] == 1
+    assert stream.send(np.zeros(3)).seq == 0
+
+
+def test_committing_inside_the_block_is_enough(stream) -> None:
+    with stream.producer.claim((1,), "uint8") as slot:
+        assert slot.commit().outcome == "published"
+    assert stream.producer.ledger().committed == 1
+
+
+def test_offers_behind_a_claim_are_deferred_and_go_out_in_order(stream) -> None:
+    producer = stream.producer
+    claim = producer.claim((1,), "uint8")
+    offered = [producer.offer(np.full(1, n, np.uint8)) for n in (1, 2)]
+    assert [(one.outcome, one.seq, bool(one)) for one in offered] == [
+        ("deferred", 1, False),
+        ("deferred", 2, False),
+    ]
+    assert (producer.ledger().deferred, producer.ledger().balanced) == (2, False)
+    assert received(stream) == []
+    # In the ring already, only unheard of.
+    assert [regions_of(producer).commit_word(i) for i in range(3)] == [0, 3, 5]
+    claim.array[:] = 9
+    assert claim.commit().outcome == "published"
+    frames = [stream.consumer.receive(DEADLINE_S) for _ in range(3)]
+    assert [(frame.seq, int(frame.array[0])) for frame in frames] == [(0, 9), (1, 1), (2, 2)]
+    assert (producer.ledger().published, producer.ledger().balanced) == (3, True)
+    assert stream.consumer.ledger().balanced
+
+
+def test_deferred_descriptors_carry_their_own_tags(stream) -> None:
+    claim = stream.producer.claim((1,), "uint8", trace_id=10)
+    stream.producer.offer(np.zeros(1), trace_id=11, meta_version=3)
+    stream.producer.offer(np.zeros(1))
+    claim.commit()
+    frames = [stream.consumer.receive(DEADLINE_S) for _ in range(3)]
+    assert [(frame.trace_id, frame.meta_version) for frame in frames] == [(10, 0), (11, 3), (None, 0)]
+
+
+def test_an_offer_that_would_wrap_onto_a_claim_is_dropped_and_counted(connect) -> None:
+    stream = connect(nslots=4)
+    producer = stream.producer
+    claim = producer.claim((2,), "uint8")
+    claim.array[:] = 5
+    outcomes = [producer.offer(np.zeros(1)).outcome for _ in range(5)]
+    assert outcomes == ["deferred"] * 3 + ["slot_claimed"] * 2
+    with pytest.raises(tp.ClaimRefused, match="commit or abandon") as refused:
+        producer.claim((1,), "uint8")
+    assert refused.value.outcome == "slot_claimed"
+    assert producer.ledger().dropped["slot_claimed"] == 3
+    assert claim.array.tolist() == [5, 5]
+    claim.commit()
+    assert producer.offer(np.zeros(1)).seq == 4
+    # The offer above reused slot 0, so the claimed frame may have been read too late: it is accounted for.
+    producer.offer(np.zeros(1))
+    assert stream.producer.ledger().balanced
+    assert stream.producer.ledger().committed == 6
+
+
+def test_several_claims_may_be_open_and_settle_in_any_order(stream) -> None:
+    claims = [stream.producer.claim((1,), "uint8") for _ in range(3)]
+    assert [claim.seq for claim in claims] == [0, 1, 2]
+    for number in (2, 1):
+        claims[number].array[:] = number
+        assert claims[number].commit().outcome == "deferred"
+    assert received(stream) == []
+    claims[0].commit()
+    assert [stream.consumer.receive(DEADLINE_S).seq for _ in range(3)] == [0, 1, 2]
+
+
+def test_an_older_claim_given_up_leaves_one_hole_that_both_sides_count(stream) -> None:
+    assert stream.send(np.zeros(1)).seq == 0
+    claim = stream.producer.claim((1,), "uint8")
+    assert stream.producer.offer(np.zeros(1)).outcome == "deferred"
+    claim.abandon()
+    assert stream.consumer.receive(DEADLINE_S).seq == 2
+    assert (stream.producer.ledger().holes, stream.producer.ledger().balanced) == (1, True)
+    assert (stream.consumer.ledger().dropped["gap"], stream.consumer.ledger().balanced) == (1, True)
+
+
+def test_a_claim_makes_the_frame_that_was_in_its_slot_invalid_at_once(connect) -> None:
+    stream = connect(nslots=2)
+    frame = stream.send(np.zeros(1))
+    assert frame.valid()
+    assert stream.send(np.zeros(1)).seq == 1
+    claim = stream.producer.claim((1,), "float64")
+    assert not frame.valid()
+    claim.abandon()
+    assert not frame.valid()
+
+
+def test_frames_deferred_when_the_producer_closes_are_accounted_for(stream) -> None:
+    claim = stream.producer.claim((1,), "uint8")
+    stream.producer.offer(np.zeros(1))
+    stream.producer.offer(np.zeros(1))
+    stream.producer.close()
+    assert claim.commit().outcome == "closed"
+    ledger = stream.producer.ledger()
+    assert (ledger.committed, ledger.unpublished["closed"], ledger.balanced) == (2, 2, True)
+
+
+def test_an_array_of_a_claim_outlives_its_producer(stream) -> None:
+    claim = stream.producer.claim((4,), "uint8")
+    array = claim.array
+    array[:] = 3
+    stream.producer.close()
+    array[:] += 1
+    assert array.tolist() == [4] * 4
+    claim.abandon()
+
+
+@pytest.mark.requirement("wire-9-1")
+def test_a_claim_that_fits_no_pool_is_refused(stream) -> None:
+    with pytest.raises(tp.ClaimRefused, match="65537 bytes fit no pool") as refused:
+        stream.producer.claim((65537,), "uint8")
+    assert refused.value.outcome == "no_pool"
+    assert (stream.producer.ledger().dropped["no_pool"], stream.producer.next_seq) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "order", "error"),
+    [
+        ((1,) * 9, "uint8", "C", ValueError),
+        ((1 << 31,), "uint8", "C", ValueError),
+        (((1 << 31) - 1,) * 8, "uint8", "C", ValueError),
+        ((-1,), "uint8", "C", (ValueError, OverflowError)),
+        ((1,), "float16", "C", tp.UnsupportedDtype),
+        ((1,), ">i4", "C", tp.UnsupportedDtype),
+        ((1,), "no such type", "C", TypeError),
+        ((1,), "uint8", "K", ValueError),
+    ],
+    ids=str,
+)
+def test_a_claim_that_means_nothing_is_refused(stream, shape, dtype, order, error) -> None:
+    with pytest.raises(error):
+        stream.producer.claim(shape, dtype, order=order)
+    assert stream.producer.next_seq == 0

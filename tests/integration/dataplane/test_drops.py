@@ -1,0 +1,345 @@
+"""Every reason to drop a frame has a counter of its own, and the ledger adds up after each.
+
+A hostile producer sends frame 0 as it should be, then something wrong, then a good frame again: a consumer
+never stops, never waits, and counts what was wrong under its own name.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorpool as tp
+from tensorpool import _native
+from tests.integration.dataplane.hostile import HostileProducer
+
+DEADLINE_S = 60.0
+REASONS = [name for name, _, _ in _native.drop_reasons()]
+
+
+@dataclass
+class Case:
+    """What the hostile producer does after frame 0, and what that counts as."""
+
+    does: Callable[[HostileProducer], object]
+    counts: dict[str, int]
+    taken: int = 1
+    """Descriptors until the wrong one has been judged."""
+    next_seq: int = 2
+    """A sequence that the consumer must accept afterwards."""
+    requirements: tuple[str, ...] = field(default=())
+
+
+def poked(reason: str, *requirements: str, **pokes: Any) -> Case:
+    """Frame 1 with some fields of its slot overwritten."""
+    return Case(lambda hostile: hostile.publish(1, **pokes), {reason: 1}, requirements=requirements)
+
+
+def strides(*values: int) -> bytes:
+    return struct.pack(f"<{len(values)}i", *values)
+
+
+def overwritten_by_a_later_frame(hostile: HostileProducer) -> None:
+    hostile.write(9)
+    hostile.describe(1)
+
+
+def still_being_written(hostile: HostileProducer) -> None:
+    hostile.write(1)
+    hostile.write_word(1, 1 << 1)
+    hostile.describe(1)
+
+
+def written_again_while_a_later_frame_is_begun(hostile: HostileProducer) -> None:
+    hostile.write(1)
+    hostile.write_word(1, 9 << 1)
+    hostile.describe(1)
+
+
+def gone_backwards(hostile: HostileProducer) -> None:
+    hostile.write(1)
+    hostile.describe(9)
+
+
+def too_large_for_its_pool(hostile: HostileProducer) -> None:
+    hostile.publish(1, np.zeros(1025, np.uint8))
+
+
+CASES = {
+    "gap": Case(lambda h: h.publish(4), {"gap": 3}, next_seq=5, requirements=("wire-15.4-1",)),
+    "late": Case(
+        overwritten_by_a_later_frame,
+        {"late": 1},
+        next_seq=9,
+        requirements=("wire-8.2-17", "wire-10.2.1-8", "wire-15.21-3", "wire-8.2-7"),
+    ),
+    "late, the writer back at work": Case(
+        written_again_while_a_later_frame_is_begun,
+        {"late": 1},
+        next_seq=9,
+        requirements=("wire-15.21-1", "wire-15.4-1"),
+    ),
+    "not_committed": Case(
+        still_being_written, {"not_committed": 1}, requirements=("wire-15.21-1", "wire-15.21-4")
+    ),
+    "stale": Case(lambda h: h.describe(1), {"stale": 1}, requirements=("wire-10.2.1-8", "wire-8.2-16")),
+    "stale, an earlier frame": Case(
+        gone_backwards,
+        {"gap": 8, "stale": 1},
+        next_seq=10,
+        requirements=("wire-15.3-1", "wire-10.2.1-8", "wire-10.2.1-1"),
+    ),
+    "resync": Case(lambda h: h.publish(300), {"resync": 299}, next_seq=301, requirements=("wire-15.4-2",)),
+    "header_length": poked("header_length", "wire-8.3-1", "wire-15.18-1", "wire-8.2-5", length=191),
+    "header_length, empty": poked("header_length", "wire-8.3-1", length=0),
+    "header_length, block": poked("header_length", "wire-8.3-1", message__block_length=183),
+    "header_message, template": poked(
+        "header_message", "wire-8.3-1", "wire-15.18-1", "wire-15.21-2", message__template_id=51
+    ),
+    "header_message, schema": poked("header_message", "wire-8.3-2", "wire-15.21-2", message__schema_id=901),
+    "header_message, version": poked("header_message", "wire-8.3-2", "wire-15.21-2", message__version=2),
+    "dtype": poked("dtype", "wire-15.8-1", tensor__dtype=12),
+    "dtype, unknown": poked("dtype", "wire-15.8-1", tensor__dtype=0),
+    "major_order": poked("major_order", "wire-15.8-1", tensor__major_order=3),
+    "ndims, none": poked("ndims", "wire-8.2-9", tensor__ndims=0),
+    "ndims, nine": poked("ndims", "wire-8.2-9", tensor__ndims=9),
+    "dims": poked("dims", tensor__dims=strides(-4, 6)),
+    "dims, beyond 64 bits": poked("dims", tensor__ndims=8, tensor__dims=strides(*[2**31 - 1] * 8)),
+    "strides, overlapping": poked("strides", "wire-8.2-12", tensor__strides=strides(10, 2)),
+    "strides, negative": poked("strides", "wire-8.2-12", tensor__strides=strides(-12, 2)),
+    "strides, other order": poked("strides", "wire-8.2-12", tensor__strides=strides(2, 8)),
+    "progress, no stride": poked("progress", "wire-8.2-14", tensor__progress_unit=1),
+    "progress, wrong stride": poked(
+        "progress", "wire-8.2-14", "wire-8.2-6", tensor__progress_unit=1, tensor__progress_stride_bytes=2
+    ),
+    "progress, unknown unit": poked("progress", "wire-15.8-1", tensor__progress_unit=3),
+    "extent": poked("extent", slot__values_len_bytes=47),
+    "extent, nothing there": poked("extent", "wire-8.2-18", slot__values_len_bytes=0),
+    "payload_offset": poked("payload_offset", "wire-8.2-10", slot__payload_offset=64),
+    "payload_slot, another": poked("payload_slot", "wire-8.2-19", "wire-10.2.1-9", slot__payload_slot=2),
+    "payload_slot, outside": poked("payload_slot", "wire-10.2.1-9", slot__payload_slot=8),
+    "pool_id": poked("pool_id", slot__pool_id=3),
+    "values_len": Case(too_large_for_its_pool, {"values_len": 1}, requirements=("wire-10.2.1-10",)),
+    "epoch, lower": Case(
+        lambda h: h.describe(1, epoch=h.epoch - 1),
+        {"epoch": 1},
+        next_seq=1,
+        requirements=("wire-10.2.1-6", "wire-15.21-5"),
+    ),
+    "epoch, higher": Case(
+        lambda h: h.describe(1, epoch=h.epoch + 1),
+        {"epoch": 1},
+        next_seq=1,
+        requirements=("wire-10.2.1-6", "wire-15.21-5"),
+    ),
+    "duplicate": Case(lambda h: h.describe(0), {"duplicate": 1}, next_seq=1),
+    "malformed, cut": Case(
+        lambda h: h.send_descriptor(b"\x28\x00\x04\x00\x84"), {"malformed": 1}, next_seq=1
+    ),
+    "malformed, short block": Case(
+        lambda h: h.send_descriptor(struct.pack("<HHHH39x", 39, 4, 900, 1)), {"malformed": 1}, next_seq=1
+    ),
+    "malformed, version 0": Case(
+        lambda h: h.send_descriptor(struct.pack("<HHHH40x", 40, 4, 900, 0)), {"malformed": 1}, next_seq=1
+    ),
+    # The commit word has 63 bits for the sequence: this one would pass for frame 0.
+    "malformed, 64 bits of sequence": Case(lambda h: h.describe(1 << 63), {"malformed": 1}, next_seq=1),
+}
+
+# Brought about in tests of their own, named here so that no reason is forgotten.
+ELSEWHERE = {
+    "rested": "test_rested_readers.py",
+    "skipped": "test_latest.py",
+    "unmapped": "below",
+    "regressed": "below",
+}
+
+
+def test_no_reason_for_a_drop_is_without_a_test() -> None:
+    covered = {name.partition(",")[0] for name in CASES} | ELSEWHERE.keys()
+    assert covered == set(REASONS)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=[pytest.mark.requirement(one) for one in case.requirements])
+        for name, case in CASES.items()
+    ],
+)
+def test_what_is_wrong_is_counted_by_its_name_and_the_next_frame_is_received(
+    mapped: tuple[HostileProducer, tp.Consumer], case: Case, numbers: np.ndarray
+) -> None:
+    hostile, consumer = mapped
+    hostile.publish(0)
+    assert consumer.receive(DEADLINE_S).seq == 0
+
+    case.does(hostile)
+    received = take(consumer, case.taken)
+    drops = {name: n for name, n in consumer.counters()["drops"].items() if n}
+    assert drops == case.counts
+    assert consumer.ledger().balanced
+
+    hostile.publish(case.next_seq)
+    frame = consumer.receive(DEADLINE_S)
+    assert frame.seq == case.next_seq
+    np.testing.assert_array_equal(frame.array, numbers)
+    assert consumer.ledger().balanced
+    assert consumer.ledger().received == 2 + len(received)
+
+
+def take(consumer: tp.Consumer, descriptors: int) -> list[tp.Frame]:
+    """Polls until so many descriptors were judged, whatever became of them."""
+    frames: list[tp.Frame] = []
+    for _ in range(descriptors):
+        assert consumer.wait(DEADLINE_S)
+        frames += consumer.poll(1)
+    return frames
+
+
+@pytest.mark.requirement("wire-15.21-8", "wire-15.21-7")
+def test_frames_of_a_stream_that_is_not_mapped_are_dropped(hostile, context, free_stream_id) -> None:
+    consumer = context.consumer(free_stream_id)
+    producer = hostile()
+    producer.publish(0)
+    producer.publish(1)
+    assert take(consumer, 2) == []
+    ledger = consumer.ledger()
+    assert (ledger.outside["unmapped"], ledger.span, ledger.balanced) == (2, 0, True)
+    producer.announce_until(lambda: consumer.epoch == producer.epoch)
+    producer.publish(2)
+    assert consumer.receive(DEADLINE_S).seq == 2
+
+
+@pytest.mark.requirement("wire-15.2-1")
+def test_a_sequence_that_goes_backwards_unmaps_until_the_next_announce(mapped, wait_until) -> None:
+    hostile, consumer = mapped
+    for seq in (4, 5):
+        hostile.publish(seq)
+        assert consumer.receive(DEADLINE_S).seq == seq
+    hostile.publish(3)
+    assert take(consumer, 1) == []
+    assert consumer.epoch is None
+    hostile.publish(6)
+    assert take(consumer, 1) == []
+    ledger = consumer.ledger()
+    assert (ledger.outside["regressed"], ledger.outside["unmapped"], ledger.balanced) == (1, 1, True)
+    assert (ledger.span, ledger.received) == (2, 2)
+
+    hostile.announce_until(lambda: consumer.epoch == hostile.epoch)
+    hostile.publish(0)
+    assert consumer.receive(DEADLINE_S).seq == 0
+    assert consumer.counters()["mapped"] == 2
+    assert (consumer.ledger().span, consumer.ledger().balanced) == (3, True)
+
+
+@pytest.mark.requirement("wire-15.4-2")
+def test_how_far_behind_is_too_far_is_a_setting(hostile, context, free_stream_id) -> None:
+    consumer = context.consumer(free_stream_id, max_outstanding_seq_gap=3)
+    producer = hostile()
+    producer.announce_until(lambda: consumer.epoch == producer.epoch)
+    for seq in (0, 4, 9):
+        producer.publish(seq)
+        assert consumer.receive(DEADLINE_S).seq == seq
+    assert {name: n for name, n in consumer.ledger().dropped.items() if n} == {"gap": 3, "resync": 4}
+    assert consumer.ledger().balanced
+
+
+@pytest.mark.requirement("wire-15.4-2")
+def test_a_reader_lapped_by_the_ring_skips_what_is_lost_and_reports_it(
+    hostile, context, free_stream_id
+) -> None:
+    consumer = context.consumer(free_stream_id, max_outstanding_seq_gap=16)
+    producer = hostile()
+    producer.announce_until(lambda: consumer.epoch == producer.epoch)
+    producer.publish(0)
+    assert consumer.receive(DEADLINE_S).seq == 0
+    # The descriptors of a reader that was asleep: all there, but the ring has gone round three times.
+    for seq in range(1, 33):
+        producer.publish(seq)
+    received = [frame.seq for frame in take(consumer, 32)]
+    dropped = {name: n for name, n in consumer.ledger().dropped.items() if n}
+    assert received[-1] == 32
+    assert dropped["late"] == 1
+    assert dropped == {"late": 1, "resync": 31 - len(received)}
+    assert consumer.ledger().balanced
+
+
+@pytest.mark.requirement("wire-8.2-4", "wire-8.2-15", "wire-8.2-11")
+def test_padding_and_unused_dimensions_are_not_looked_at(mapped, numbers) -> None:
+    hostile, consumer = mapped
+    hostile.publish(
+        0,
+        slot__pad=b"\xaa" * 26,
+        tensor__pad_align=0xBB,
+        tensor__pad=b"\xcc" * 109,
+        tensor__dims=strides(4, 6, -1, -1, -1, -1, -1, -1),
+        tensor__strides=strides(0, 0, -7, -7, -7, -7, -7, -7),
+    )
+    np.testing.assert_array_equal(consumer.receive(DEADLINE_S).array, numbers)
+
+
+@pytest.mark.requirement("wire-8.2-12")
+def test_padded_rows_are_read_by_their_strides(mapped) -> None:
+    hostile, consumer = mapped
+    rows = np.arange(4 * 8, dtype=np.uint16).reshape(4, 8)
+    hostile.publish(0, rows, tensor__dims=strides(4, 6), tensor__strides=strides(16, 2))
+    np.testing.assert_array_equal(consumer.receive(DEADLINE_S).array, rows[:, :6])
+
+
+@pytest.mark.requirement("wire-8.2-6")
+def test_a_true_progress_stride_is_accepted(mapped, numbers) -> None:
+    hostile, consumer = mapped
+    hostile.publish(0, tensor__progress_unit=1, tensor__progress_stride_bytes=12)
+    hostile.publish(1, tensor__progress_unit=2, tensor__progress_stride_bytes=2)
+    for _ in range(2):
+        np.testing.assert_array_equal(consumer.receive(DEADLINE_S).array, numbers)
+
+
+@pytest.mark.requirement("wire-8.2-18", "wire-8.2-19")
+def test_an_empty_tensor_needs_no_payload(mapped) -> None:
+    hostile, consumer = mapped
+    hostile.publish(0, np.zeros((3, 0), np.uint16))
+    frame = consumer.receive(DEADLINE_S)
+    assert (frame.shape, frame.nbytes, frame.array.size) == ((3, 0), 0, 0)
+
+
+@pytest.mark.requirement("wire-10.2.1-7")
+def test_the_slot_is_the_sequence_modulo_the_mapped_ring(hostile, context, free_stream_id) -> None:
+    consumer = context.consumer(free_stream_id)
+    producer = hostile(nslots=4)
+    producer.announce_until(lambda: consumer.epoch == producer.epoch)
+    assert consumer.nslots == 4
+    for seq in (0, 1, 6, 7, (1 << 40) + 2):
+        payload = np.full(5, seq % 251, np.uint8)
+        producer.publish(seq, payload)
+        frame = consumer.receive(DEADLINE_S)
+        np.testing.assert_array_equal(frame.array, payload)
+
+
+def test_messages_of_other_kinds_and_other_streams_are_not_ours(mapped, free_stream_ids) -> None:
+    hostile, consumer = mapped
+    hostile.publish(0)
+    assert consumer.receive(DEADLINE_S).seq == 0
+    hostile.describe(1, stream_id=free_stream_ids())
+    hostile.describe(7, stream_id=free_stream_ids(), epoch=3)
+    hostile.send_descriptor(struct.pack("<HHHH16x", 16, 9, 900, 1))
+    hostile.send_descriptor(struct.pack("<HHHH16x", 16, 4, 901, 1))
+    hostile.publish(1)
+    assert consumer.receive(DEADLINE_S).seq == 1
+    assert not any(consumer.counters()["drops"].values())
+    assert (consumer.ledger().span, consumer.ledger().balanced) == (2, True)
+
+
+def test_a_longer_descriptor_of_a_later_revision_is_read(mapped) -> None:
+    hostile, consumer = mapped
+    hostile.write(0)
+    block = struct.pack("<IQQQIQ5x", hostile.stream_id, hostile.epoch, 0, 11, 12, 13)
+    hostile.send_descriptor(struct.pack("<HHHH", 45, 4, 900, 2) + block)
+    frame = consumer.receive(DEADLINE_S)
+    assert (frame.seq, frame.publish_timestamp_ns, frame.trace_id) == (0, 11, 13)

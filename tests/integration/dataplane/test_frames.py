@@ -1,0 +1,258 @@
+"""A frame in the hands of its reader: read-only, alive as long as it is held, and honest about loss."""
+
+from __future__ import annotations
+
+import gc
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorpool as tp
+from tests.integration.dataplane.regions_of import regions_of
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def ring_of_two(connect):
+    """A stream whose frames are overwritten by the second frame after them."""
+    return connect(nslots=2)
+
+
+def lap(stream) -> None:
+    """Overwrites every frame there is."""
+    for _ in range(2):
+        stream.producer.offer(np.full(4, 99.0))
+
+
+def drain(stream) -> None:
+    """Takes what waits, and forgets it."""
+    while stream.consumer.wait(0.0):
+        stream.consumer.poll()
+
+
+def mappings_of(directory: Path) -> list[tuple[str, str]]:
+    """(permissions, file name) of every mapping of a file in the directory."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    pattern = re.compile(rf"\S+ (\S+) .* {re.escape(str(directory))}/(\S+)")
+    return sorted((match[1], match[2]) for line in lines if (match := pattern.match(line)))
+
+
+# --- memory
+
+
+def test_a_consumer_maps_read_only(mapped) -> None:
+    hostile, _ = mapped
+    assert mappings_of(hostile.directory) == [("r--s", "1.pool"), ("r--s", "2.pool"), ("r--s", "header.ring")]
+
+
+def test_the_array_of_a_frame_is_the_shared_memory_itself(stream) -> None:
+    frame = stream.send(np.arange(4.0))
+    again = frame.array
+    assert np.shares_memory(frame.array, again)
+    assert not frame.array.flags.owndata
+    assert frame.array.ctypes.data % 64 == 0
+
+
+def test_the_array_of_a_frame_cannot_be_written(stream) -> None:
+    array = stream.send(np.arange(4.0)).array
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        array.setflags(write=True)
+
+
+def test_the_memoryview_of_a_frame_is_read_only_and_shaped(stream) -> None:
+    sent: Any = np.arange(6, dtype=np.int16).reshape(2, 3)
+    view = memoryview(stream.send(sent))
+    assert (view.readonly, view.shape, view.format, view.nbytes) == (True, (2, 3), "h", 12)
+    assert view.tolist() == sent.tolist()
+    with pytest.raises(TypeError, match="read-only"):
+        view[0, 0] = 1
+
+
+def test_a_writable_buffer_is_refused(stream) -> None:
+    frame = stream.send(np.arange(4, dtype=np.uint8))
+    with pytest.raises((BufferError, TypeError)):
+        io.BytesIO(b"1234").readinto(frame)
+    assert frame.array.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "uint64", "float32", "float64", "bool"])
+def test_a_buffer_of_a_frame_gives_the_same_elements(stream, dtype) -> None:
+    sent = np.array([1, 0, 1], dtype=dtype)
+    assert memoryview(stream.send(sent)).tolist() == sent.tolist()
+
+
+def test_a_frame_that_is_not_one_run_is_not_given_out_as_one(stream) -> None:
+    sent = np.asfortranarray(np.arange(6, dtype=np.uint8).reshape(2, 3))
+    frame = stream.send(sent)
+    assert memoryview(frame).tolist() == sent.tolist()
+    assert bytes(frame) == sent.tobytes()
+    # A plain run of bytes would hold the elements in another order than the reader thinks.
+    with pytest.raises((ValueError, BufferError), match="contiguous"):
+        np.frombuffer(frame, np.uint8)
+
+
+def test_dlpack_hands_out_the_memory_read_only(stream) -> None:
+    sent = np.arange(6, dtype=np.int32).reshape(2, 3)
+    frame = stream.send(sent)
+    taken = np.from_dlpack(frame)
+    assert taken.tolist() == sent.tolist()
+    assert not taken.flags.writeable
+    assert np.shares_memory(taken, frame.array)
+    assert frame.__dlpack_device__() == (1, 0)
+
+
+def test_dlpack_without_a_word_for_read_only_is_refused(stream) -> None:
+    # A consumer of the older protocol could not know that it must not write.
+    with pytest.raises(BufferError, match="readonly"):
+        stream.send(np.zeros(3)).__dlpack__()
+
+
+def test_a_frame_says_what_it_is(stream) -> None:
+    frame = stream.send(np.zeros((2, 3), np.float32))
+    assert repr(frame) == (
+        f"<Frame stream={stream.producer.stream_id} epoch={stream.producer.epoch} seq=0 "
+        "shape=[2, 3] dtype=float32>"
+    )
+    assert (frame.stream_id, frame.epoch) == (stream.producer.stream_id, stream.producer.epoch)
+
+
+# --- life
+
+
+def test_a_view_keeps_its_memory_after_the_consumer_is_closed(stream) -> None:
+    directory = regions_of(stream.producer).directory
+    array = stream.send(np.arange(1000.0)).array
+    stream.consumer.close()
+    stream.producer.close()
+    gc.collect()
+    assert not directory.exists()
+    assert ("r--s", "1.pool") in mappings_of(directory) or "(deleted)" in Path("/proc/self/maps").read_text()
+    assert array.sum() == 499_500.0
+    del array
+    gc.collect()
+    assert str(directory) not in Path("/proc/self/maps").read_text()
+
+
+def test_a_view_keeps_its_memory_after_the_context_is_closed(connect, context) -> None:
+    stream = connect()
+    view = memoryview(stream.send(np.arange(10, dtype=np.uint8)))
+    stream.consumer.close()
+    context.close()
+    assert bytes(view) == bytes(range(10))
+    view.release()
+
+
+def test_a_view_keeps_its_memory_after_a_new_epoch_is_mapped(mapped, hostile, numbers) -> None:
+    producer, consumer = mapped
+    producer.publish(0)
+    frame = consumer.receive(DEADLINE_S)
+    array = frame.array
+    successor = hostile(epoch=producer.epoch + 1)
+    successor.announce_until(lambda: consumer.epoch == successor.epoch)
+    assert mappings_of(producer.directory) != []
+    np.testing.assert_array_equal(array, numbers)
+    assert frame.valid()
+    del frame, array
+    gc.collect()
+    assert mappings_of(producer.directory) == []
+
+
+# --- loss
+
+
+def test_a_frame_is_valid_until_its_slot_is_written_again(ring_of_two) -> None:
+    stream = ring_of_two
+    frame = stream.send(np.zeros(4))
+    assert frame.valid()
+    stream.producer.offer(np.ones(4))
+    assert frame.valid()
+    stream.producer.offer(np.ones(4))
+    assert not frame.valid()
+
+
+def test_a_copy_is_memory_of_its_own(stream) -> None:
+    frame = stream.send(np.arange(6).reshape(2, 3))
+    copy = frame.copy()
+    copy[0, 0] = 5
+    assert (copy.tolist(), frame.array.tolist()) == ([[5, 1, 2], [3, 4, 5]], [[0, 1, 2], [3, 4, 5]])
+    assert copy.flags.owndata
+
+
+def test_a_copy_keeps_the_order_of_the_axes(stream) -> None:
+    assert stream.send(np.zeros((2, 3), order="F")).copy().flags.f_contiguous
+
+
+@pytest.mark.requirement("wire-8.3-4")
+def test_a_copy_of_an_overwritten_frame_is_never_given_out(ring_of_two) -> None:
+    stream = ring_of_two
+    frame = stream.send(np.zeros(4))
+    lap(stream)
+    with pytest.raises(tp.FrameOverwritten, match="more slots") as lost:
+        frame.copy()
+    assert (lost.value.stream_id, lost.value.epoch, lost.value.seq) == (frame.stream_id, frame.epoch, 0)
+
+
+@pytest.mark.requirement("wire-8.3-4")
+def test_leaving_the_block_tells_of_a_frame_that_was_lost_in_it(ring_of_two) -> None:
+    stream = ring_of_two
+    frame = stream.send(np.zeros(4))
+    with frame:
+        assert frame.array.sum() == 0
+    with pytest.raises(tp.FrameOverwritten), frame:
+        lap(stream)
+
+
+def test_an_error_inside_the_block_is_not_replaced(ring_of_two) -> None:
+    stream = ring_of_two
+    frame = stream.send(np.zeros(4))
+
+    def fail() -> None:
+        lap(stream)
+        raise KeyError
+
+    with pytest.raises(KeyError), frame:
+        fail()
+    assert stream.consumer.ledger().dropped["late"] == 1
+
+
+@pytest.mark.parametrize("look", ["valid", "copy", "with"])
+def test_a_frame_found_lost_after_use_moves_from_received_to_late_once(ring_of_two, look) -> None:
+    stream = ring_of_two
+    frame = stream.send(np.zeros(4))
+    lap(stream)
+    drain(stream)
+    before = stream.consumer.ledger()
+    for _ in range(3):
+        try:
+            if look == "valid":
+                frame.valid()
+            elif look == "copy":
+                frame.copy()
+            else:
+                with frame:
+                    pass
+        except tp.FrameOverwritten:
+            pass
+    after = stream.consumer.ledger()
+    assert after.received == before.received - 1
+    assert after.dropped["late"] == before.dropped["late"] + 1
+    assert (after.span, after.balanced) == (before.span, True)
+
+
+def test_a_frame_that_nobody_checks_stays_received(ring_of_two) -> None:
+    stream = ring_of_two
+    frame = stream.send(np.zeros(4))
+    lap(stream)
+    drain(stream)
+    before = stream.consumer.ledger().received
+    frame.array.sum()
+    del frame
+    assert stream.consumer.ledger().received == before
+    assert stream.consumer.ledger().balanced

@@ -1,0 +1,44 @@
+"""A media driver that dies and comes back: readers and writers go on by themselves, without a restart."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorpool as tp
+from tests import leaks
+
+DEADLINE_S = 60.0
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["waiting", "polling all the time"])
+def test_a_stream_goes_on_after_the_media_driver_came_back(aeron_dir, shm_base, free_stream_id, busy) -> None:
+    settings: dict[str, Any] = {
+        "aeron_dir": str(aeron_dir),
+        "media_driver": "external",
+        "shm_base_dir": shm_base,
+    }
+    with ExitStack() as stack:
+        driver = tp.MediaDriver(str(aeron_dir), driver_timeout=1.0)
+        context = stack.enter_context(tp.open(**settings, driver_timeout=1.0, announce_period=0.2))
+        consumer = context.consumer(free_stream_id)
+        producer = context.producer(free_stream_id, pools=[64])
+
+        def arrives() -> bool:
+            """A frame offered now is received; a reader that polls all the time never pauses."""
+            producer.offer(np.zeros(1))
+            rounds = 5_000 if busy else 1
+            return any(bool(consumer.poll()) for _ in range(rounds))
+
+        assert leaks.wait_for(arrives, timeout=DEADLINE_S)
+        driver.close()
+        assert leaks.wait_for(lambda: not context.connected, timeout=DEADLINE_S)
+        stack.enter_context(tp.MediaDriver(str(aeron_dir), driver_timeout=1.0))
+        epoch = producer.epoch
+        assert leaks.wait_for(arrives, timeout=DEADLINE_S)
+        assert (producer.epoch, consumer.ledger().balanced) == (epoch, True)
+        kinds = [event.kind for event in context.events(0.0)]
+        assert kinds.index("media_driver_lost") < len(kinds) - 1 - kinds[::-1].index("media_driver_connected")

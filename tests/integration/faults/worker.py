@@ -1,0 +1,163 @@
+"""A process that does what a test tells it: produces, consumes, or both, and keeps an account of it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+import tensorpool as tp
+from tests.remote import Background
+
+WORDS = 64
+
+
+class Worker:
+    """One context with at most one producer and one consumer on it."""
+
+    context: tp.Context
+    producer: tp.Producer
+    consumer: tp.Consumer
+    driver: tp.MediaDriver
+    slot: tp.Slot
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.last_outcome: str | None = None
+        self.longest_gap_s = 0.0
+        self.received: dict[int, list[int]] = {}
+        self.wrong = 0
+        self.seen: list[dict[str, Any]] = []
+        self.background: dict[str, Background] = {}
+
+    # --- the connection
+
+    def launch(self, aeron_dir: str, driver_timeout: float = 5.0) -> None:
+        self.driver = tp.MediaDriver(aeron_dir, driver_timeout=driver_timeout)
+
+    def open(self, **options: Any) -> bool:
+        """Whether the media driver runs in here."""
+        self.context = tp.open(**options)
+        return self.context.embeds_media_driver
+
+    def is_embedding(self) -> bool:
+        return self.context.embeds_media_driver
+
+    def is_connected(self) -> bool:
+        return self.context.connected
+
+    def events(self) -> list[dict[str, Any]]:
+        """Everything that has happened since the start."""
+        self.context.on_event(lambda event: self.seen.append(asdict(event)))
+        return self.seen
+
+    def close(self) -> None:
+        for background in self.background.values():
+            background.stop()
+        self.context.close()
+
+    # --- producing
+
+    def produce(self, stream_id: int, nslots: int = 8, pools: list[str | int] | None = None) -> int | None:
+        self.producer = self.context.producer(stream_id, nslots=nslots, pools=pools or ["4KiB"])
+        return self.producer.epoch
+
+    def offer(self) -> str:
+        """One frame, all of whose words are its sequence."""
+        return self.producer.offer(np.full(WORDS, self.producer.next_seq, np.uint64)).outcome
+
+    def offer_always(self, per_second: float | None = None) -> None:
+        self.background["offer"] = Background(lambda stop: self._offer(stop, per_second))
+
+    def _offer(self, stop: threading.Event, per_second: float | None) -> None:
+        payload = np.empty(WORDS, np.uint64)
+        producer = self.producer
+        began = published_at = time.monotonic()
+        for turn in itertools.count(1):
+            payload.fill(producer.next_seq)
+            offered = producer.offer(payload)
+            now = time.monotonic()
+            self.outcomes[offered.outcome] += 1
+            self.last_outcome = offered.outcome
+            if offered:
+                self.longest_gap_s = max(self.longest_gap_s, now - published_at)
+                published_at = now
+            if stop.is_set():
+                self.longest_gap_s = max(self.longest_gap_s, now - published_at)
+                return
+            if per_second is not None:
+                # Behind time it does not hurry after, so that a pause is never followed by a burst.
+                due = began + turn / per_second
+                if due < now - 0.001:
+                    began += now - due
+                # Never a sleep shorter than the kernel can do.
+                while (left := began + turn / per_second - time.monotonic()) > 0:
+                    time.sleep(left if left > 0.0005 else 0)
+
+    def offering(self) -> dict[str, Any]:
+        return {"outcomes": self.outcomes, "last": self.last_outcome, "longest_gap_s": self.longest_gap_s}
+
+    def stop_offering(self) -> dict[str, Any]:
+        self.background.pop("offer").stop()
+        return self.offering()
+
+    def claim_half(self) -> int:
+        """Leaves a claimed slot half written."""
+        self.slot = self.producer.claim((WORDS,), np.uint64)
+        self.slot.array[: WORDS // 2] = self.slot.seq
+        return self.slot.seq
+
+    def producer_ledger(self) -> dict[str, Any]:
+        ledger = self.producer.ledger()
+        return {**asdict(ledger), "balanced": ledger.balanced, "next_seq": self.producer.next_seq}
+
+    # --- consuming
+
+    def consume(self, stream_id: int, **options: Any) -> None:
+        self.consumer = self.context.consumer(stream_id, **options)
+
+    def mapped(self) -> int | None:
+        return self.consumer.epoch
+
+    def receive_always(self) -> None:
+        self.background["receive"] = Background(self._receive)
+
+    def _receive(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            frame = self.consumer.receive_or_none(0.01)
+            if frame is None:
+                continue
+            try:
+                copy = frame.copy()
+            except tp.FrameOverwritten:
+                continue
+            self.wrong += not bool((copy == frame.seq).all())
+            first_last_count = self.received.setdefault(frame.epoch, [frame.seq, frame.seq, 0])
+            first_last_count[1] = frame.seq
+            first_last_count[2] += 1
+
+    def received_count(self) -> int:
+        return sum(count for _, _, count in self.received.values())
+
+    def receiving(self) -> dict[str, Any]:
+        return {"received": self.received, "wrong": self.wrong}
+
+    def stop_receiving(self) -> dict[str, Any]:
+        self.background.pop("receive").stop()
+        return self.receiving()
+
+    def take_all(self) -> int:
+        """Polls until nothing waits; how many frames that were."""
+        taken = 0
+        while frames := self.consumer.poll(256):
+            taken += len(frames)
+        return taken
+
+    def consumer_ledger(self) -> dict[str, Any]:
+        ledger = self.consumer.ledger()
+        return {**asdict(ledger), "balanced": ledger.balanced, "last_seq": self.consumer.last_seq}

@@ -1,0 +1,174 @@
+"""A role as a real process: signals, readiness, reloads, logs, exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROLE = Path(__file__).with_name("role.py")
+
+
+class Process:
+    """The role, its ready file, its order file, its configuration."""
+
+    def __init__(self, directory: Path, environ: dict[str, str]) -> None:
+        self.ready = directory / "ready"
+        self.order = directory / "order"
+        self.config = directory / "lab.toml"
+        self.out = directory / "out"
+        self.err = directory / "err"
+        self.config.touch()
+        self._environ = os.environ | environ
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        command = [
+            *(sys.executable, str(ROLE), "--config", str(self.config), "--order", str(self.order)),
+            *("--ready-file", str(self.ready), "--log-format", "json", *arguments),
+        ]
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            child = subprocess.Popen(command, stdout=out, stderr=err, env=self._environ)
+        try:
+            yield child
+        finally:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+
+    def is_ready(self, child: subprocess.Popen[bytes]) -> bool:
+        """Whether it is; one that ended instead fails the test with its last words."""
+        assert child.poll() is None, self.err.read_text()
+        return self.ready.exists() and self.ready.read_text() == f"{child.pid}\n"
+
+    def logs(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.err.read_text().splitlines() if line.startswith("{")]
+
+    def messages(self) -> list[str]:
+        return [str(line["message"]) for line in self.logs()]
+
+
+@pytest.fixture
+def role(tmp_path):
+    return Process(tmp_path, {})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_role_in_good_order(role, wait_until, number):
+    with role.running() as child:
+        wait_until(lambda: role.is_ready(child))
+        child.send_signal(number)
+        assert child.wait(30) == 0
+    assert role.out.read_text() == "closed\n"
+    assert not role.ready.exists()
+    assert role.messages() == ["sample is ready", "sample has stopped"]
+    assert {(line["role"], line["instance"], line["level"]) for line in role.logs()} == {
+        ("sample", "", "info")
+    }
+
+
+def test_after_a_kill_the_next_one_clears_what_was_left(role, wait_until):
+    with role.running() as child:
+        wait_until(lambda: role.is_ready(child))
+        child.kill()
+        child.wait()
+    assert role.ready.read_text() == f"{child.pid}\n"
+    with role.running() as second:
+        wait_until(lambda: role.is_ready(second))
+        second.terminate()
+        assert second.wait(30) == 0
+
+
+def test_a_fatal_fault_ends_it_with_status_one_and_a_sentence(role, wait_until):
+    with role.running() as child:
+        wait_until(lambda: role.is_ready(child))
+        role.order.write_text("fail")
+        assert child.wait(30) == 1
+    assert role.err.read_text().splitlines()[-1] == "error: told to fail"
+    assert role.out.read_text() == "closed\n"
+    assert not role.ready.exists()
+
+
+def test_one_that_cannot_start_is_never_ready(role):
+    role.order.write_text("fail at start")
+    with role.running() as child:
+        assert child.wait(30) == 1
+    assert role.err.read_text().splitlines()[-1] == "error: told to fail at start"
+    assert role.messages() == []
+
+
+def test_errors_in_turns_do_not_end_it_and_are_logged_once(role, wait_until):
+    role.order.write_text("error")
+    with role.running() as child:
+        wait_until(lambda: "sample: a turn failed: OSError: told to err" in role.messages())
+        role.order.write_text("nothing")
+        wait_until(lambda: role.is_ready(child))
+        child.terminate()
+        assert child.wait(30) == 0
+    failures = [line for line in role.logs() if "a turn failed" in str(line["message"])]
+    assert len(failures) == 1
+    assert failures[0]["error"] == "OSError"
+
+
+def test_hangup_takes_over_what_is_live_and_names_what_is_not(role, wait_until):
+    role.config.write_text('[sample]\nperiod = "1s"\n')
+    with role.running() as child:
+        wait_until(lambda: role.is_ready(child))
+        role.config.write_text('[sample]\nperiod = "2s"\nnamespace = "other"\n[log]\nlevel = "warning"\n')
+        child.send_signal(signal.SIGHUP)
+        wait_until(lambda: role.out.read_text() == "period 2000000000\n")
+        role.config.write_text('[sample]\nperiud = "3s"\n')
+        child.send_signal(signal.SIGHUP)
+        wait_until(lambda: any("not reloaded" in line for line in role.messages()))
+        assert child.poll() is None
+        child.terminate()
+        assert child.wait(30) == 0
+    messages = role.messages()
+    assert "sample.period has changed" in messages
+    assert "sample.namespace has changed, and takes effect after a restart" in messages
+    assert messages[-1].endswith("lab.toml:2: sample.periud: no such key; did you mean 'period'?")
+    # The level has changed too: the farewell is not important enough any more.
+    assert "sample has stopped" not in messages
+
+
+def test_systemd_is_told_all_along(tmp_path, wait_until):
+    address = tmp_path / "notify"
+    heard: list[str] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+        server.bind(str(address))
+        server.settimeout(30)
+        role = Process(tmp_path, {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "20000"})
+        with role.running() as child:
+            while heard.count("WATCHDOG=1") < 3:
+                heard.append(server.recv(1024).decode())
+            child.send_signal(signal.SIGHUP)
+            while not heard[-1].startswith("RELOADING=1"):
+                heard.append(server.recv(1024).decode())
+            stamp_us = int(heard[-1].partition("MONOTONIC_USEC=")[2])
+            child.terminate()
+            while heard[-1] != "STOPPING=1":
+                heard.append(server.recv(1024).decode())
+            assert child.wait(30) == 0
+    assert heard[0] == "READY=1"
+    assert heard.count("READY=1") == 2
+    assert stamp_us <= time.monotonic_ns() // 1000
+
+
+def test_a_wrong_configuration_is_told_before_anything_starts(role):
+    role.config.write_text("[sample]\nperiod = 5\nnamespace = 5\n")
+    with role.running() as child:
+        assert child.wait(30) == 1
+    said = role.err.read_text()
+    assert said.startswith("error: 2 problems in the configuration:\n")
+    assert f"{role.config}:2: sample.period = 5: " in said
+    assert f"{role.config}:3: sample.namespace = 5: not text" in said
+    assert not role.ready.exists()

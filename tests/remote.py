@@ -1,0 +1,174 @@
+"""A real process at the end of a pipe: a test tells it what to do, it answers in JSON lines.
+
+`Remote(Role, ...)` starts a fresh interpreter (no fork: it would inherit what the test holds), makes a
+`Role` there and calls its methods. What a method returns comes back, what it raises is raised here as
+`RemoteError`. The process ends by itself when its pipe is closed, so none outlives the test run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 60.0
+
+
+class RemoteError(Exception):
+    """The method raised. `kind` is the class over there."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+        self.text = text
+
+
+class RemoteDied(Exception):
+    """The process ended without an answer."""
+
+
+class Remote:
+    """The test's end of the pipe."""
+
+    def __init__(self, role: Callable[..., object], *args: Any, env: dict[str, str] | None = None) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "tests.remote",
+            f"{role.__module__}:{role.__qualname__}",
+            json.dumps(args),
+        ]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            env={**os.environ, **(env or {})},
+        )
+        self._rest = b""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def tell(self, method: str, /, **arguments: Any) -> None:
+        """Asks without waiting for the answer, which `answer` fetches later."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([method, arguments]).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def answer(self, timeout: float = PATIENCE) -> Any:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + timeout
+        while b"\n" not in self._rest:
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([self._process.stdout], [], [], left)[0]:
+                raise TimeoutError(f"process {self.pid} gave no answer within {timeout:g} s")
+            got = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not got:
+                raise RemoteDied(f"process {self.pid} ended with {self._process.wait(PATIENCE)}")
+            self._rest += got
+        line, _, self._rest = self._rest.partition(b"\n")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RemoteError(*answer["error"])
+        return answer["value"]
+
+    def call(self, method: str, /, *, patience: float = PATIENCE, **arguments: Any) -> Any:
+        self.tell(method, **arguments)
+        return self.answer(patience)
+
+    def kill(self) -> None:
+        """kill -9, and the process is reaped: its number belongs to nobody afterwards."""
+        self._process.kill()
+        self._process.wait(PATIENCE)
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def end(self) -> int:
+        """Closes the pipe and waits; the status it ended with."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            return self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        finally:
+            self._process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        if exc_type is not None and self.alive:
+            self.go_on()
+            self.kill()
+        self.end()
+
+
+def serve(role: object) -> None:
+    """The other end: one line in, one line out, until the pipe closes."""
+    # Whatever else the process prints must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        method, arguments = json.loads(line)
+        try:
+            answer = {"value": getattr(role, method)(**arguments)}
+        except Exception as error:
+            answer = {"error": [type(error).__name__, str(error)]}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+class Background:
+    """A loop on a thread of its own that runs until told to stop; an error in it comes out at the stop."""
+
+    def __init__(self, loop: Callable[[threading.Event], None]) -> None:
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
+        self._thread.start()
+
+    def _run(self, loop: Callable[[threading.Event], None]) -> None:
+        try:
+            loop(self._stop)
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE)
+        if self._error is not None:
+            raise self._error
+
+
+if __name__ == "__main__":
+    module, _, name = sys.argv[1].partition(":")
+    serve(getattr(importlib.import_module(module), name)(*json.loads(sys.argv[2])))

@@ -1,0 +1,35 @@
+"""A thread that never pauses must not keep the conductor from its duties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tensorpool as tp
+from tests.remote import Background, Remote
+
+from .roles import Listener
+
+
+def test_large_frames_at_full_speed_do_not_make_the_producer_look_dead(
+    aeron_dir: Path, shm_base: Path, free_stream_id: int, wait_until: Callable[..., Any]
+) -> None:
+    """Each offer holds the producer's lock for milliseconds, and the next one follows at once."""
+    options = {"aeron_dir": str(aeron_dir), "shm_base_dir": str(shm_base), "announce_period": 0.05}
+    frame = np.ones(16 << 20, np.uint8)
+    with tp.open(**options) as context, Remote(Listener, options, free_stream_id) as listener:  # type: ignore[arg-type]
+        producer = context.producer(free_stream_id, pools=["16MiB"], nslots=2)
+        wait_until(lambda: listener.call("epoch") == producer.epoch)
+
+        def offer(stop: Any) -> None:
+            while not stop.is_set():
+                producer.offer(frame)
+
+        offering = Background(offer)
+        # Seconds of it, where a reader loses patience after 150 ms.
+        wait_until(lambda: producer.ledger().committed > 3000, timeout=100)
+        offering.stop()
+        assert listener.call("kinds") == ["media_driver_connected", "mapped"]

@@ -1,0 +1,54 @@
+"""The ledgers of producers and consumers add up, or say that they do not (decision 47)."""
+
+from __future__ import annotations
+
+from tensorpool import _native
+from tensorpool.client import ConsumerLedger, ProducerLedger
+
+PRODUCER = {
+    "committed": 100,
+    "published": 90,
+    "back_pressured": 4,
+    "not_connected": 3,
+    "closed": 3,
+    "no_pool": 7,
+    "slot_claimed": 2,
+    "abandoned": 5,
+    "holes": 1,
+    "bytes": 4096,
+}
+
+
+def consumer(span: int, received: int, **drops: int) -> ConsumerLedger:
+    counters = {name: 0 for name, _, _ in _native.drop_reasons()} | drops
+    return ConsumerLedger.of({"span": span, "received": received, "drops": counters})
+
+
+def test_what_a_producer_committed_is_published_or_not_by_reason() -> None:
+    ledger = ProducerLedger.of(PRODUCER)
+    assert ledger.unpublished == {"back_pressured": 4, "not_connected": 3, "closed": 3}
+    assert ledger.dropped == {"no_pool": 7, "slot_claimed": 2, "abandoned": 5}
+    assert (ledger.deferred, ledger.balanced) == (0, True)
+
+
+def test_what_waits_behind_a_claim_is_deferred_and_not_lost() -> None:
+    ledger = ProducerLedger.of(PRODUCER | {"published": 88})
+    assert (ledger.deferred, ledger.balanced) == (2, False)
+
+
+def test_the_span_of_a_consumer_is_received_and_dropped() -> None:
+    assert consumer(10, 7, gap=2, late=1).balanced
+    assert not consumer(10, 7, gap=2).balanced
+    assert not consumer(10, 7, gap=2, late=2).balanced
+
+
+def test_descriptors_of_no_mapped_epoch_are_outside_of_every_span() -> None:
+    ledger = consumer(1, 1, epoch=5, unmapped=4, duplicate=3, regressed=2, malformed=1)
+    assert ledger.balanced
+    assert ledger.outside == {"epoch": 5, "unmapped": 4, "duplicate": 3, "regressed": 2, "malformed": 1}
+    assert not ledger.outside.keys() & ledger.dropped.keys()
+
+
+def test_every_drop_is_on_one_side_or_the_other() -> None:
+    ledger = consumer(0, 0)
+    assert ledger.outside.keys() | ledger.dropped.keys() == {name for name, _, _ in _native.drop_reasons()}

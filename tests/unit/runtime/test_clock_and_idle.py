@@ -1,0 +1,91 @@
+"""Time by hand, and waiting that follows it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tensorpool.clock import SYSTEM_CLOCK, ManualClock
+from tensorpool.errors import ConfigError
+from tensorpool.runtime import IDLE_NAMES, idle_strategy
+
+MS = 1_000_000
+
+
+def test_a_manual_clock_moves_only_when_told():
+    clock = ManualClock(monotonic_ns=5, wall_ns=100)
+    assert (clock.monotonic_ns(), clock.wall_ns()) == (5, 100)
+    clock.advance(0.5, ns=7)
+    assert (clock.monotonic_ns(), clock.wall_ns()) == (500_000_012, 500_000_107)
+    clock.sleep(0.25)
+    assert (clock.monotonic_ns(), clock.sleeps) == (750_000_012, [0.25])
+
+
+def test_only_the_time_of_day_goes_back():
+    clock = ManualClock(monotonic_ns=5, wall_ns=2_000_000_000)
+    clock.step_wall(-1)
+    assert (clock.monotonic_ns(), clock.wall_ns()) == (5, 1_000_000_000)
+    with pytest.raises(ValueError, match="does not go back"):
+        clock.advance(-1)
+
+
+def test_the_system_clock_is_the_clock_of_the_wire():
+    before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    now = SYSTEM_CLOCK.monotonic_ns()
+    assert before <= now <= time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    assert abs(SYSTEM_CLOCK.wall_ns() - time.time_ns()) < 60e9
+
+
+def test_backoff_spins_then_yields_then_sleeps_longer_and_longer():
+    clock = ManualClock()
+    idle = idle_strategy("backoff", clock=clock)
+    for _ in range(120):
+        idle.idle(0)
+    assert clock.sleeps == []
+    for _ in range(8):
+        idle.idle(0)
+    assert [round(slept * 1e6) for slept in clock.sleeps] == [50, 100, 200, 400, 800, 1000, 1000, 1000]
+
+
+def test_work_makes_backoff_start_over():
+    clock = ManualClock()
+    idle = idle_strategy("backoff", clock=clock)
+    for _ in range(125):
+        idle.idle(0)
+    assert clock.sleeps[-1] == pytest.approx(800e-6)
+    idle.idle(1)
+    for _ in range(121):
+        idle.idle(0)
+    assert clock.sleeps[-1] == pytest.approx(50e-6)
+
+
+def test_the_period_bounds_every_wait():
+    clock = ManualClock()
+    idle = idle_strategy("backoff", clock=clock, period_ns=20_000)
+    for _ in range(130):
+        idle.idle(0)
+    assert set(clock.sleeps) == {20e-6}
+
+
+def test_sleep_waits_at_once_and_not_after_work():
+    clock = ManualClock()
+    idle = idle_strategy("sleep", clock=clock, period_ns=3 * MS)
+    idle.idle(1)
+    idle.idle(0)
+    assert clock.sleeps == [0.003]
+
+
+@pytest.mark.parametrize("name", ["busy-spin", "yield"])
+def test_the_eager_ones_never_sleep(name):
+    clock = ManualClock()
+    idle = idle_strategy(name, clock=clock)
+    for _ in range(1000):
+        idle.idle(0)
+    assert clock.sleeps == []
+
+
+def test_an_unknown_strategy_names_the_known_ones():
+    assert IDLE_NAMES == ("backoff", "busy-spin", "yield", "sleep")
+    with pytest.raises(ConfigError, match="'nap': use backoff, busy-spin, yield or sleep"):
+        idle_strategy("nap")

@@ -1,0 +1,153 @@
+"""Lines that people and machines can read."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+
+from tensorpool.clock import ManualClock
+from tensorpool.runtime.logs import Logging, RateLimiter, RepeatFilter, wants_colour
+
+LOG = logging.getLogger("tensorpool.test")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def lines_of(say, *, stream=None, **settings):
+    out = stream or io.StringIO()
+    with Logging("recorder", "lab", stream=out, **settings):
+        say()
+    return out.getvalue().splitlines()
+
+
+def test_a_text_line_says_when_how_bad_who_what_and_the_fields(monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 1_700_000_000.1239)
+    monkeypatch.setattr("time.time_ns", lambda: 1_700_000_000_123_900_000)
+    (line,) = lines_of(lambda: LOG.info("sealed %s", "a.arrows", extra={"rows": 512}))
+    assert line == "2023-11-14 22:13:20.123Z INFO    recorder/lab: sealed a.arrows  rows=512"
+
+
+def test_a_json_line_is_one_object_with_the_same():
+    (line,) = lines_of(lambda: LOG.warning("late", extra={"epoch": 1 << 60, "rows": 3}), form="json")
+    parsed = json.loads(line)
+    assert parsed.pop("time")[-1] == "Z"
+    assert parsed == {
+        "level": "warning",
+        "role": "recorder",
+        "instance": "lab",
+        "logger": "tensorpool.test",
+        "message": "late",
+        "epoch": str(1 << 60),
+        "rows": 3,
+    }
+
+
+def test_a_field_cannot_take_the_place_of_who_speaks():
+    (line,) = lines_of(lambda: LOG.info("x", extra={"role": "forged"}), form="json")
+    assert json.loads(line)["role"] == "recorder"
+
+
+def test_an_error_brings_its_traceback():
+    def say() -> None:
+        try:
+            raise OSError("disk")
+        except OSError:
+            LOG.exception("failed")
+
+    text = lines_of(say)
+    assert text[0].endswith("failed")
+    assert all(line.startswith("    ") for line in text[1:])
+    assert text[-1] == "    OSError: disk"
+    parsed = json.loads(lines_of(say, form="json")[0])
+    assert (parsed["error"], parsed["traceback"].splitlines()[-1]) == ("OSError", "OSError: disk")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_text_from_outside_cannot_forge_a_line(form):
+    evil = "x\n2026-01-01 00:00:00.000Z INFO    driver: all is well\x1b[2J"
+    out = lines_of(lambda: LOG.info("name %s", evil, extra={"tag": evil}), form=form)
+    assert len(out) == 1
+    assert "\x1b" not in out[0]
+
+
+def test_the_level_decides_what_is_said_and_may_change():
+    out = io.StringIO()
+    with Logging("recorder", stream=out, level="warning") as logs:
+        LOG.info("not said")
+        logs.set_level("debug")
+        LOG.debug("said")
+    assert [line.partition(": ")[2] for line in out.getvalue().splitlines()] == ["said"]
+
+
+def test_the_logging_of_before_is_put_back():
+    root = logging.getLogger()
+    before = (root.handlers[:], root.level)
+    lines_of(lambda: None, level="error")
+    assert (root.handlers, root.level) == before
+
+
+@pytest.mark.parametrize(
+    ("environ", "wanted"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
+def test_colour_is_for_terminals_that_want_it(environ, wanted):
+    assert wants_colour(Terminal(), environ) is wanted
+    assert not wants_colour(io.StringIO(), environ)
+    (line,) = lines_of(lambda: LOG.error("x"), stream=Terminal(), environ=environ)
+    assert ("\x1b[31m" in line) is wanted
+
+
+def test_repeats_of_one_statement_are_held_back_and_counted():
+    clock = ManualClock()
+
+    def say() -> None:
+        for number in range(10):
+            LOG.warning("bad frame %d", number)
+        LOG.warning("something else")
+        clock.advance(10)
+        LOG.warning("bad frame %d", 10)
+
+    out = [line.partition(": ")[2] for line in lines_of(say, repeats=2, clock=clock)]
+    assert out == [
+        "bad frame 0",
+        "bad frame 1",
+        "something else",
+        "bad frame 10  (8 more like this were suppressed)",
+    ]
+
+
+def test_without_a_limit_all_is_said():
+    def say() -> None:
+        for _ in range(100):
+            LOG.info("x")
+
+    assert len(lines_of(say, repeats=0)) == 100
+
+
+def test_the_limiter_gives_a_burst_in_each_window():
+    clock = ManualClock()
+    limiter = RateLimiter(burst=2, window_ns=1000, clock=clock)
+    assert [limiter.admit("a") for _ in range(4)] == [0, 0, None, None]
+    assert limiter.suppressed == 2
+    clock.advance(ns=1000)
+    assert [limiter.admit("a") for _ in range(3)] == [2, 0, None]
+    assert limiter.admit("b") == 0
+
+
+def test_kinds_from_outside_do_not_fill_the_memory():
+    limiter = RateLimiter(clock=ManualClock())
+    for number in range(10_000):
+        limiter.admit(number)
+    assert len(limiter._seen) <= 512
+
+
+def test_the_filter_leaves_other_statements_alone():
+    only = RepeatFilter(1, clock=ManualClock())
+    first, again, other = (logging.makeLogRecord({"msg": msg}) for msg in ("a", "a", "b"))
+    assert [only.filter(first), only.filter(again), only.filter(other)] == [True, False, True]

@@ -1,0 +1,87 @@
+"""The grammar of region URIs, to the letter (wire §15.22)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorpool._native import parse_region_uri
+
+# Every visible ASCII character but the two that the grammar keeps for itself.
+PATH_CHARACTERS = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in "?|")
+
+
+@pytest.mark.requirement("wire-15.22-4")
+@pytest.mark.parametrize(
+    ("uri", "path", "hugepages"),
+    [
+        ("shm:file?path=/dev/shm/a", "/dev/shm/a", False),
+        ("shm:file?path=/dev/hugepages/a|require_hugepages=true", "/dev/hugepages/a", True),
+        ("shm:file?path=/a|require_hugepages=false", "/a", False),
+        ("shm:file?path=/a&b=c;d", "/a&b=c;d", False),
+    ],
+)
+def test_a_uri_is_a_path_and_perhaps_a_demand_for_hugepages(uri, path, hugepages) -> None:
+    assert parse_region_uri(uri) == (path, hugepages)
+
+
+@settings(deadline=None)
+@given(st.text(PATH_CHARACTERS, max_size=60), st.sampled_from(["", "|require_hugepages=true"]))
+def test_every_visible_character_may_stand_in_a_path(tail, demand) -> None:
+    assert parse_region_uri(f"shm:file?path=/{tail}{demand}") == (f"/{tail}", bool(demand))
+
+
+@pytest.mark.requirement("wire-15.22-12")
+@settings(deadline=None)
+@given(st.text(max_size=80))
+def test_any_other_text_is_an_error_and_never_a_guess(text) -> None:
+    try:
+        path, hugepages = parse_region_uri(text)
+    except ValueError:
+        return
+    assert text in {
+        f"shm:file?path={path}",
+        f"shm:file?path={path}|require_hugepages={str(hugepages).lower()}",
+    }
+
+
+@pytest.mark.requirement("wire-15.22-4", "wire-15.22-5", "wire-15.22-6", "wire-15.22-11", "wire-15.22-12")
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("", "unknown scheme"),
+        ("shm:anon?path=/a", "unknown scheme"),
+        ("shm:file:path=/a", "unknown scheme"),
+        ("Shm:file?path=/a", "unknown scheme"),
+        (" shm:file?path=/a", "unknown scheme"),
+        ("shm:file?", "must be path="),
+        ("shm:file?path=", "must be path="),
+        ("shm:file?PATH=/a", "must be path="),
+        ("shm:file?require_hugepages=true|path=/a", "must be path="),
+        ("shm:file?path=/a|unknown=1", "unknown parameter"),
+        ("shm:file?path=/a|", "unknown parameter"),
+        ("shm:file?path=/a||require_hugepages=true", "unknown parameter"),
+        ("shm:file?path=/a|require_hugepages=true|require_hugepages=true", "unknown parameter"),
+        ("shm:file?path=/a|path=/b", "unknown parameter"),
+        ("shm:file?path=/a|require_hugepages=", "true or false"),
+        ("shm:file?path=/a|require_hugepages=1", "true or false"),
+        ("shm:file?path=/a|require_hugepages=True", "true or false"),
+        ("shm:file?path=/a b", "not allowed in the path"),
+        ("shm:file?path=/a?b", "not allowed in the path"),
+        ("shm:file?path=/a\nb", "not allowed in the path"),
+        ("shm:file?path=/\x7f", "not allowed in the path"),
+        ("shm:file?path=/é", "not allowed in the path"),
+        ("shm:file?path=/" + "a" * 5000, "longer than"),
+    ],
+)
+def test_whatever_the_grammar_does_not_name_is_refused_with_the_reason(uri, words) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_region_uri(uri)
+
+
+@pytest.mark.requirement("wire-15.22-1")
+@pytest.mark.parametrize("path", ["a", "./a", "../a", "~/a", r"C:\aeron\a", r"\\.\pipe\a", r"Local\a"])
+def test_a_name_that_is_no_absolute_posix_path_is_refused(path) -> None:
+    with pytest.raises(ValueError, match="not absolute"):
+        parse_region_uri(f"shm:file?path={path}")
