@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 
 from .. import _native
-from ..client import Consumer, Producer, StandaloneProducer
+from ..client import Consumer, Producer, StandaloneProducer, TracedProducer, TraceIds, Tracer
 from ..errors import ClosedError, ConfigError, ForkedError, MediaDriverUnavailable
 from ..runtime.config import Secret
 from ..runtime.ready import Readiness
@@ -33,7 +33,7 @@ from ..service.client import DEFAULT_TIMEOUT_S
 from ..shm import parse_pools
 from ..transport import StreamIds, descriptor_channel, embed_lock_path
 
-_ANNOUNCE_CHANNEL = "aeron:ipc"
+_SHARED_CHANNEL = "aeron:ipc"
 _READY_TIMEOUT_S = 10.0
 _Endpoint = TypeVar("_Endpoint", Producer, Consumer)
 _open_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
@@ -78,6 +78,7 @@ class Context:
         self._announce_period_ns = int(announce_period * 1e9)
         self.service_streams = service_streams
         self._service_token = service_token
+        self._trace_ids = TraceIds()
         self._endpoints: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._running: set[RunningService] = set()
         self._closed = False
@@ -85,7 +86,7 @@ class Context:
             aeron_dir=aeron_dir,
             embed_lock=embed_lock_path(aeron_dir) if embed else None,
             driver_timeout_ms=int(driver_timeout * 1000),
-            announce_channel=_ANNOUNCE_CHANNEL,
+            announce_channel=_SHARED_CHANNEL,
             announce_stream_id=stream_ids.announce,
             announce_period_ns=self._announce_period_ns,
             allowed_base_dirs=list(allowed_base_dirs),
@@ -114,6 +115,7 @@ class Context:
     def closed(self) -> bool:
         return self._closed
 
+    @overload
     def producer(
         self,
         stream_id: int,
@@ -123,14 +125,40 @@ class Context:
         descriptor_stream_id: int | None = None,
         publish_timestamps: bool = False,
         prefault: bool = True,
+        traces: Literal[True],
+    ) -> TracedProducer: ...
+    @overload
+    def producer(
+        self,
+        stream_id: int,
+        *,
+        pools: Sequence[str | int] | None = None,
+        nslots: int = 8,
+        descriptor_stream_id: int | None = None,
+        publish_timestamps: bool = False,
+        prefault: bool = True,
+        traces: bool = False,
+    ) -> Producer: ...
+    def producer(
+        self,
+        stream_id: int,
+        *,
+        pools: Sequence[str | int] | None = None,
+        nslots: int = 8,
+        descriptor_stream_id: int | None = None,
+        publish_timestamps: bool = False,
+        prefault: bool = True,
+        traces: bool = False,
     ) -> Producer:
         """A producer that owns the memory of `stream_id`.
 
         `pools` are the size classes of payloads (`["64KiB", "1MiB"]`), `nslots` how many frames a reader
         may lag behind before they are overwritten: a power of two. All memory is allocated now.
+        `traces` gives every frame a trace id and lets `offer(array, parents=[frame, …])` tell of its lineage.
         """
         self._check_open()
-        producer = StandaloneProducer.create(
+        kind = TracedProducer if traces else StandaloneProducer
+        producer = kind.create(
             self._conductor,
             _checked_stream_id(stream_id),
             base=self._base,
@@ -143,6 +171,9 @@ class Context:
             publish_timestamps=publish_timestamps,
             prefault=prefault,
         )
+        if isinstance(producer, TracedProducer):
+            control = _native.Publication(self._conductor, _SHARED_CHANNEL, self.stream_ids.control)
+            producer.tracer = Tracer(self._trace_ids, control)
         return self._ready(producer)
 
     def consumer(
