@@ -132,7 +132,7 @@ class Producer:
     ) -> Offered: ...
     def claim(
         self,
-        shape: Sequence[SupportsIndex],
+        shape: SupportsIndex | Sequence[SupportsIndex],
         dtype: npt.DTypeLike,
         *,
         order: str = "C",

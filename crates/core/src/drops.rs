@@ -44,6 +44,8 @@ drops! {
     Rested = "rested", true;
     /// Superseded by a newer frame, as the policy "latest" asks.
     Skipped = "skipped", true;
+    /// The producer had given no sign of life, so its regions were not mapped for a while.
+    Paused = "paused", true;
     /// The embedded header has a wrong length.
     HeaderLength = "header_length", true;
     /// The embedded header is another message, schema or version.

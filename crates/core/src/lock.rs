@@ -1,11 +1,12 @@
 //! A lock that dies with its holder: an open-file-description write lock on a small file that says
-//! who holds it. Closed in forked children, so that a child never keeps its parent's lock alive.
+//! who holds it. Closed in forked children, so that a child never keeps its parent's lock alive. The
+//! file goes with an orderly end; whoever locks one checks that it is still the one at its path.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use crate::fork::{self, Birth};
 
@@ -25,6 +26,7 @@ impl From<io::Error> for LockError {
 #[derive(Debug)]
 pub struct FileLock {
     file: Option<File>,
+    path: PathBuf,
     birth: Birth,
 }
 
@@ -67,24 +69,31 @@ pub fn is_free(path: &Path) -> bool {
 impl FileLock {
     /// Takes the lock at `path` and writes `holder` into it.
     pub fn acquire(path: &Path, holder: &str) -> Result<Self, LockError> {
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
-            .open(path)?;
-        if !try_lock(&file)? {
-            let mut text = String::new();
-            let _ = Read::take(&mut file, 1024).read_to_string(&mut text);
-            return Err(LockError::Held(text.trim().to_owned()));
-        }
+        let mut file = loop {
+            let mut file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+                .open(path)?;
+            if !try_lock(&file)? {
+                let mut text = String::new();
+                let _ = Read::take(&mut file, 1024).read_to_string(&mut text);
+                return Err(LockError::Held(text.trim().to_owned()));
+            }
+            // The holder before us may have removed the file between our opening and our locking.
+            let (ours, there) = (file.metadata()?, path.symlink_metadata());
+            if there.is_ok_and(|t| (t.dev(), t.ino()) == (ours.dev(), ours.ino())) {
+                break file;
+            }
+        };
         file.set_len(0)?;
         file.seek(SeekFrom::Start(0))?;
         file.write_all(holder.as_bytes())?;
         fork::register_descriptor(file.as_raw_fd());
-        Ok(Self { file: Some(file), birth: Birth::here() })
+        Ok(Self { file: Some(file), path: path.to_path_buf(), birth: Birth::here() })
     }
 }
 
@@ -93,6 +102,8 @@ impl Drop for FileLock {
         if let Some(file) = self.file.take() {
             if self.birth.is_here() {
                 fork::forget_descriptor(file.as_raw_fd());
+                // Still locked, so nobody else can have taken it.
+                let _ = std::fs::remove_file(&self.path);
             } else {
                 // The fork handler closed it already; the number may be someone else's by now.
                 std::mem::forget(file);
@@ -114,6 +125,7 @@ mod tests {
         assert!(!is_free(&path));
         drop(held);
         assert!(is_free(&path));
+        assert!(!path.exists(), "an orderly end leaves nothing");
         assert!(FileLock::acquire(&path, "pid 2").is_ok());
     }
 }

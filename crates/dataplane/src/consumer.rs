@@ -20,6 +20,9 @@ use crate::handle::Handle;
 use crate::idle::{Idle, Strategy};
 use crate::turn::TurnLock;
 
+/// How many messages a look for one frame takes at most.
+const ONE_LOOK: usize = 1024;
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub stream_id: u32,
@@ -172,6 +175,17 @@ impl Consumer {
         })
     }
 
+    /// Takes descriptors until one names a frame that passes; looks at no more than a bounded number, so
+    /// that a stream full of others' descriptors does not hold the caller.
+    pub fn poll_one(&self) -> Option<Frame> {
+        let mut found = None;
+        self.drain_while(ONE_LOOK, |state, counters, descriptor| {
+            found = state.accept(counters, &descriptor);
+            found.is_none()
+        });
+        found
+    }
+
     /// Takes everything that waits and gives the newest frame; the others count as skipped.
     pub fn latest(&self) -> Option<Frame> {
         let mut newest: Option<FrameDescriptor> = None;
@@ -189,9 +203,21 @@ impl Consumer {
         self.lock().accept(&self.counters, &newest?)
     }
 
-    /// Polls, and hands each descriptor that is next in order to `each`.
     #[inline]
     fn drain(&self, limit: usize, mut each: impl FnMut(&mut State, &Counters, FrameDescriptor)) -> usize {
+        self.drain_while(limit, |state, counters, descriptor| {
+            each(state, counters, descriptor);
+            true
+        })
+    }
+
+    /// Polls, and hands each descriptor that is next in order to `each` until that says false.
+    #[inline]
+    fn drain_while(
+        &self,
+        limit: usize,
+        mut each: impl FnMut(&mut State, &Counters, FrameDescriptor) -> bool,
+    ) -> usize {
         let mut guard = self.lock();
         let state = &mut *guard;
         // Out of the state for the poll, so that the callback may have the rest of it.
@@ -205,17 +231,18 @@ impl Consumer {
         };
         state.look_for_rest(subscription.images());
         let (counters, stream_id) = (&*self.counters, self.config.stream_id);
-        let taken = subscription.poll(limit, |bytes, header| match FrameDescriptor::decode(bytes) {
+        let taken = subscription.poll_while(limit, |bytes, header| match FrameDescriptor::decode(bytes) {
             Seen::Descriptor(d) if d.stream_id == stream_id => {
                 if state.image.is_none() {
                     state.image = Some((header.session_id(), None));
                 }
-                if state.is_next(counters, &d) {
-                    each(state, counters, d);
-                }
+                !state.is_next(counters, &d) || each(state, counters, d)
             }
-            Seen::Descriptor(_) | Seen::Other => {}
-            Seen::Malformed => counters.drops.add(Reason::Malformed, 1),
+            Seen::Descriptor(_) | Seen::Other => true,
+            Seen::Malformed => {
+                counters.drops.add(Reason::Malformed, 1);
+                true
+            }
         });
         if let Some((session, joined @ None)) = &mut state.image {
             *joined = subscription.images().joined_ns(*session);
@@ -310,14 +337,19 @@ impl State {
     /// Epoch, order and span. True if the descriptor names the next frame to look at.
     #[inline]
     fn is_next(&mut self, counters: &Counters, d: &FrameDescriptor) -> bool {
-        let Some(mapping) = &self.mapping else {
-            counters.drops.add(Reason::Unmapped, 1);
-            return false;
+        // Unmapped in the middle of an epoch, its frames are still part of that epoch's span.
+        let paused = match &self.mapping {
+            None if self.tracked != Some(d.epoch) => {
+                counters.drops.add(Reason::Unmapped, 1);
+                return false;
+            }
+            None => true,
+            Some(mapping) if d.epoch != mapping.epoch => {
+                counters.drops.add(Reason::Epoch, 1);
+                return false;
+            }
+            Some(_) => false,
         };
-        if d.epoch != mapping.epoch {
-            counters.drops.add(Reason::Epoch, 1);
-            return false;
-        }
         let rested = std::mem::take(&mut self.rested);
         let (missed, reason, behind) = match self.tracker.on_seq(d.seq, rested) {
             Step::Next { missed, reason } => (missed, reason, false),
@@ -329,6 +361,7 @@ impl State {
             Step::Regressed => {
                 counters.drops.add(Reason::Regressed, 1);
                 self.mapping = None;
+                self.tracked = None;
                 self.tracker.reset();
                 return false;
             }
@@ -337,10 +370,12 @@ impl State {
         if missed > 0 {
             counters.drops.add(reason, missed);
         }
-        if behind {
+        if paused {
+            counters.drops.add(Reason::Paused, 1);
+        } else if behind {
             counters.drops.add(Reason::Resync, 1);
         }
-        !behind
+        !behind && !paused
     }
 
     /// The slot's own rules. The frame counts as received from here on.

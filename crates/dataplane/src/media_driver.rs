@@ -58,6 +58,8 @@ pub enum LaunchError {
     /// Another process embeds a driver here; what it says of itself.
     Held(String),
     Aeron(String),
+    /// The directory holds something that no media driver made: starting there would delete it.
+    Occupied(PathBuf),
     Io(std::io::Error),
 }
 
@@ -66,6 +68,9 @@ impl fmt::Display for LaunchError {
         match self {
             Self::Held(who) => write!(f, "a media driver is already embedded there by {who}"),
             Self::Aeron(text) => write!(f, "{text}"),
+            Self::Occupied(path) => {
+                write!(f, "{} is no file of a media driver, and would be deleted", path.display())
+            }
             Self::Io(e) => write!(f, "{e}"),
         }
     }
@@ -103,6 +108,24 @@ fn checked(rc: c_int) -> Result<(), LaunchError> {
     if rc < 0 { Err(last_error()) } else { Ok(()) }
 }
 
+/// Aeron clears the directory at start and at the end, whatever is in it: so only a directory that holds
+/// nothing, or nothing but what a media driver makes, is handed to it.
+fn check_is_ours(dir: &Path) -> Result<(), LaunchError> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(LaunchError::Io(e)),
+    };
+    for entry in entries {
+        let entry = entry.map_err(LaunchError::Io)?;
+        let name = entry.file_name();
+        if !["cnc.dat", "loss-report.dat", "publications", "images"].iter().any(|n| name == *n) {
+            return Err(LaunchError::Occupied(entry.path()));
+        }
+    }
+    Ok(())
+}
+
 /// What the lock file says of who embeds the driver.
 fn holder(pid: u32) -> String {
     format!("process {pid}")
@@ -138,6 +161,7 @@ impl MediaDriver {
         if let Some(parent) = settings.lock_path.parent() {
             std::fs::create_dir_all(parent).map_err(LaunchError::Io)?;
         }
+        check_is_ours(Path::new(&settings.dir))?;
         let before = std::fs::read_to_string(&settings.lock_path).unwrap_or_default();
         let lock = FileLock::acquire(&settings.lock_path, &holder(std::process::id()))?;
         // Its lock is free, so the process that embedded the driver found here is dead: do not wait

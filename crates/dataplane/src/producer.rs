@@ -71,6 +71,7 @@ pub struct Counters {
     pub closed: AtomicU64,
     pub no_pool: AtomicU64,
     pub slot_claimed: AtomicU64,
+    pub after_close: AtomicU64,
     pub abandoned: AtomicU64,
     pub holes: AtomicU64,
     pub bytes: AtomicU64,
@@ -232,7 +233,10 @@ impl Producer {
 
     #[inline]
     fn take(&self, state: &mut State, values_len: u64) -> Result<(Arc<Mapping>, u16, u64), Outcome> {
-        let mapping = state.mapping.clone().ok_or(Outcome::Closed)?;
+        let Some(mapping) = state.mapping.clone() else {
+            bump(&self.counters.after_close);
+            return Err(Outcome::Closed);
+        };
         let Some(pool) = mapping.smallest_pool(values_len) else {
             bump(&self.counters.no_pool);
             return Err(Outcome::NoPool);

@@ -131,6 +131,12 @@ impl<'py> Source<'py> {
         let py = object.py();
         let wanted = dtype.map(|d| parse_dtype(py, d)).transpose()?;
         if let Ok(array) = object.cast::<PyUntypedArray>() {
+            // A plain array in nearly all cases; of its kinds only masked ones are more than their data.
+            if !object.get_type().is(py.get_type::<PyUntypedArray>()) && object.hasattr("mask")? {
+                return Err(PyTypeError::new_err(
+                    "a masked array would lose its mask; offer array.filled(...), or the mask as a stream of its own",
+                ));
+            }
             return Self::from_array(array, wanted);
         }
         // SAFETY: only asks whether the type can export.
@@ -251,8 +257,16 @@ fn too_many(n: usize) -> PyErr {
 /// A shape as people write it, on the stack: how many dimensions, and each. `()` is one element.
 pub fn parse_shape(shape: &Bound<'_, PyAny>) -> PyResult<(usize, [usize; MAX_DIMS])> {
     let (mut n, mut dims) = (0, [1; MAX_DIMS]);
+    let wrong = |what: &Bound<'_, PyAny>| {
+        PyValueError::new_err(format!("shape {what}: use whole numbers from 0 on, as in (480, 640)"))
+    };
+    // A plain number is a shape of one dimension, as for numpy.
+    if !shape.hasattr("__iter__")? {
+        dims[0] = shape.extract().map_err(|_| wrong(shape))?;
+        return Ok((1, dims));
+    }
     for dim in shape.try_iter()? {
-        *dims.get_mut(n).ok_or_else(|| too_many(n + 1))? = dim?.extract()?;
+        *dims.get_mut(n).ok_or_else(|| too_many(n + 1))? = dim?.extract().map_err(|_| wrong(shape))?;
         n += 1;
     }
     Ok((n.max(1), dims))
@@ -409,6 +423,14 @@ pub unsafe fn view<'py>(
         }
         Ok(array)
     }
+}
+
+/// Fresh memory of one's own: a byte array, and its address.
+pub fn private(py: Python<'_>, len: usize) -> PyResult<(Bound<'_, PyAny>, usize)> {
+    let array = py.import("numpy")?.call_method1("empty", (len, "u1"))?;
+    // SAFETY: just made by numpy, and kept by whoever gets the address.
+    let data = unsafe { (*array.cast::<PyUntypedArray>()?.as_array_ptr()).fields.data as usize };
+    Ok((array, data))
 }
 
 /// Copies `source` into `target` (both one contiguous run) with the very routine that fills slots:

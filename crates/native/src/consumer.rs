@@ -71,9 +71,10 @@ impl Consumer {
         if self.latest_only {
             return self.newest(py);
         }
-        let mut frames = self.take(py, 1)?;
-        let frame = frames.pop();
-        give_back(frames);
+        let frame = py.detach(|| self.consumer.poll_one());
+        if frame.is_none() {
+            self.tell_refusal(py)?;
+        }
         Ok(frame)
     }
 
@@ -190,11 +191,15 @@ impl Consumer {
                 return Ok(Some(self.frame(frame)));
             }
             match self.wait_until(py, deadline)? {
-                Waited::Ready => {}
+                // It may all be for others, again and again: neither time nor Ctrl-C may be forgotten.
+                Waited::Ready => py.check_signals()?,
                 Waited::TimedOut | Waited::Closed => return Ok(None),
                 Waited::Refused(r) => {
                     return Err(errors::refused(py, &r.message, r.reason, &r.uri));
                 }
+            }
+            if deadline.is_some_and(|d| Instant::now() >= d) {
+                return Ok(None);
             }
         }
     }

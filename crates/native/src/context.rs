@@ -41,6 +41,11 @@ impl Conductor {
     }
 }
 
+/// Any number of seconds that people may write, as a time that can be waited for.
+pub fn bounded(seconds: f64) -> Duration {
+    Duration::from_secs_f64(if seconds.is_nan() { 0.0 } else { seconds.clamp(0.0, 1e9) })
+}
+
 #[pymethods]
 impl Conductor {
     #[new]
@@ -72,7 +77,7 @@ impl Conductor {
     /// Waits up to `timeout` seconds for the media driver; True once connected.
     fn wait_connected(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         errors::at_home(py, self.birth)?;
-        let deadline = Instant::now() + Duration::from_secs_f64(timeout.max(0.0));
+        let deadline = Instant::now() + bounded(timeout);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let slice = left.min(Duration::from_millis(50));
@@ -105,7 +110,7 @@ impl Conductor {
         timeout: f64,
     ) -> PyResult<Option<(&'static str, u64, Option<u32>, Option<u64>, String)>> {
         errors::at_home(py, self.birth)?;
-        let deadline = Instant::now() + Duration::from_secs_f64(timeout.clamp(0.0, 1e9));
+        let deadline = Instant::now() + bounded(timeout);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let slice = left.min(Duration::from_millis(50));

@@ -10,7 +10,7 @@ use tensorpool_core::event::TagFilter;
 use tensorpool_core::fork::Birth;
 use tensorpool_dataplane::mailbox as plane;
 
-use crate::context::Conductor;
+use crate::context::{Conductor, bounded};
 use crate::errors;
 
 #[pyclass(frozen, module = "tensorpool._native")]
@@ -40,7 +40,7 @@ impl Mailbox {
     #[pyo3(signature = (limit = 64, timeout = 0.0))]
     fn take<'py>(&self, py: Python<'py>, limit: usize, timeout: f64) -> PyResult<Bound<'py, PyList>> {
         errors::at_home(py, self.birth)?;
-        let deadline = Instant::now() + Duration::from_secs_f64(timeout.clamp(0.0, 1e9));
+        let deadline = Instant::now() + bounded(timeout);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let slice = left.min(Duration::from_millis(50));
@@ -55,7 +55,7 @@ impl Mailbox {
     /// Waits up to `timeout` seconds for a message without taking it.
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         errors::at_home(py, self.birth)?;
-        Ok(py.detach(|| self.mailbox.wait(Duration::from_secs_f64(timeout.clamp(0.0, 1.0)))))
+        Ok(py.detach(|| self.mailbox.wait(bounded(timeout.min(1.0)))))
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

@@ -47,10 +47,11 @@ impl MediaDriver {
                     _ if error.to_string().contains("Active media driver") => "MediaDriverBusy",
                     _ => "MediaDriverError",
                 };
-                let message = format!(
-                    "cannot start a media driver in {aeron_dir}: {error}; \
-                     attach to that one with aeron_dir=..., or choose another directory"
-                );
+                let remedy = match class {
+                    "MediaDriverBusy" => "attach to that one with aeron_dir=..., or choose another directory",
+                    _ => "check the settings and the directory",
+                };
+                let message = format!("cannot start a media driver in {aeron_dir}: {error}; {remedy}");
                 Err(errors::raise(py, class, &message, |f| f.set_item("aeron_dir", aeron_dir)))
             }
         }

@@ -220,6 +220,7 @@ impl Producer {
             ("committed", &c.committed),
             ("no_pool", &c.no_pool),
             ("slot_claimed", &c.slot_claimed),
+            ("after_close", &c.after_close),
             ("abandoned", &c.abandoned),
             ("holes", &c.holes),
             ("bytes", &c.bytes),

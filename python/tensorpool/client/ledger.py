@@ -46,7 +46,7 @@ class ProducerLedger:
     unpublished: dict[str, int]
     deferred: int
     dropped: dict[str, int]
-    """Never got a sequence: no_pool, slot_claimed, abandoned."""
+    """Never got a sequence: no_pool, slot_claimed, abandoned, after_close."""
     holes: int
     """Sequences lost because an older claim was abandoned after newer frames had been taken."""
     bytes: int
@@ -55,7 +55,7 @@ class ProducerLedger:
     def of(cls, counters: dict[str, int]) -> ProducerLedger:
         unpublished = {name: counters[name] for name in ("back_pressured", "not_connected", "closed")}
         deferred = counters["committed"] - counters["published"] - sum(unpublished.values())
-        dropped = {name: counters[name] for name in ("no_pool", "slot_claimed", "abandoned")}
+        dropped = {name: counters[name] for name in ("no_pool", "slot_claimed", "abandoned", "after_close")}
         return cls(
             committed=counters["committed"],
             published=counters["published"],

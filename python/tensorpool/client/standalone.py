@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -37,11 +38,12 @@ class StandaloneProducer(Producer):
         publish_timestamps: bool,
         prefault: bool,
     ) -> Self:
-        lock = _lock_stream(namespace, stream_id)
+        state = _stream_state(base, namespace)
+        lock = _lock_stream(state, namespace, stream_id)
         files = None
         try:
             remove_leftovers(stream_dir(base, namespace, stream_id), stale_after_ns=3 * announce_period_ns)
-            epoch = EpochMark(state_dir("epochs", namespace) / str(stream_id)).next()
+            epoch = EpochMark(state / f"{stream_id}.epoch").next()
             files = create_epoch(
                 base=base, namespace=namespace, stream_id=stream_id, epoch=epoch, nslots=nslots, pools=pools
             )
@@ -77,8 +79,14 @@ class StandaloneProducer(Producer):
         self._lock.release()
 
 
-def _lock_stream(namespace: str, stream_id: int) -> _native.FileLock:
-    path = state_dir("locks", namespace) / f"stream-{stream_id}.lock"
+def _stream_state(base: Path, namespace: str) -> Path:
+    """Where marks and locks of a namespace live. Each base directory has streams of its own."""
+    place = hashlib.sha256(str(base.resolve()).encode()).hexdigest()[:16]
+    return state_dir("streams", place, namespace)
+
+
+def _lock_stream(state: Path, namespace: str, stream_id: int) -> _native.FileLock:
+    path = state / f"{stream_id}.lock"
     try:
         return _native.FileLock(path, f"process {os.getpid()}")
     except LockHeld as error:

@@ -120,7 +120,7 @@ class Context:
         self,
         stream_id: int,
         *,
-        pools: Sequence[str | int] | None = None,
+        pools: Sequence[str | int] | str | int | None = None,
         nslots: int = 8,
         descriptor_stream_id: int | None = None,
         publish_timestamps: bool = False,
@@ -132,7 +132,7 @@ class Context:
         self,
         stream_id: int,
         *,
-        pools: Sequence[str | int] | None = None,
+        pools: Sequence[str | int] | str | int | None = None,
         nslots: int = 8,
         descriptor_stream_id: int | None = None,
         publish_timestamps: bool = False,
@@ -143,7 +143,7 @@ class Context:
         self,
         stream_id: int,
         *,
-        pools: Sequence[str | int] | None = None,
+        pools: Sequence[str | int] | str | int | None = None,
         nslots: int = 8,
         descriptor_stream_id: int | None = None,
         publish_timestamps: bool = False,
@@ -163,10 +163,10 @@ class Context:
             _checked_stream_id(stream_id),
             base=self._base,
             namespace=self.namespace,
-            nslots=nslots,
+            nslots=_checked_nslots(nslots),
             pools=parse_pools(pools),
             descriptor_channel=descriptor_channel(),
-            descriptor_stream_id=descriptor_stream_id or self.stream_ids.descriptor,
+            descriptor_stream_id=self._descriptor_stream(descriptor_stream_id),
             announce_period_ns=self._announce_period_ns,
             publish_timestamps=publish_timestamps,
             prefault=prefault,
@@ -191,13 +191,15 @@ class Context:
         `timeout` bounds each wait of an iteration. `policy="latest"` always gives the newest frame.
         """
         self._check_open()
+        if max_outstanding_seq_gap < 0:
+            raise ConfigError(f"max_outstanding_seq_gap {max_outstanding_seq_gap}: use 0 or more frames")
         if policy not in ("stream", "latest"):
             raise ConfigError(f"policy {policy!r}: use 'stream' or 'latest'")
         consumer = Consumer(
             self._conductor,
             stream_id=_checked_stream_id(stream_id),
             descriptor_channel="aeron:ipc",
-            descriptor_stream_id=descriptor_stream_id or self.stream_ids.descriptor,
+            descriptor_stream_id=self._descriptor_stream(descriptor_stream_id),
             max_outstanding_seq_gap=max_outstanding_seq_gap,
             freshness_ns=3 * self._announce_period_ns,
             idle=idle,
@@ -255,6 +257,12 @@ class Context:
         self._check_open()
         return watch_all(self._conductor, streams=self.service_streams, timeout=timeout)
 
+    def _descriptor_stream(self, given: int | None) -> int:
+        stream = self.stream_ids.descriptor if given is None else given
+        if not 0 < stream < 1 << 31:
+            raise ConfigError(f"descriptor stream id {stream}: use 1 to 2147483647, as in 1100")
+        return stream
+
     def _ready(self, endpoint: _Endpoint) -> _Endpoint:
         """Waits until Aeron has given the endpoint its handle."""
         self._endpoints.add(endpoint)
@@ -311,7 +319,15 @@ class Context:
             self.close()
 
 
-def _checked_stream_id(stream_id: int) -> int:
+def _checked_nslots(nslots: Any) -> int:
+    if not isinstance(nslots, int) or not 0 < nslots <= 1 << 20 or nslots & (nslots - 1):
+        raise ConfigError(f"nslots {nslots!r}: use a power of two from 1 to 1048576, as in 8")
+    return nslots
+
+
+def _checked_stream_id(stream_id: Any) -> int:
+    if not isinstance(stream_id, int):
+        raise ConfigError(f"stream id {stream_id!r}: use a whole number, as in 10000")
     if not 0 < stream_id < 0xFFFF_FFFF:
         raise ConfigError(f"stream id {stream_id}: use 1 to 4294967294, as in 10000")
     return stream_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,9 @@ from ..service.config import ServiceSettings
 from ..transport import StreamIds, default_aeron_dir
 from .config import AeronSettings, ShmSettings
 from .context import Context
+
+_SHORTEST_S, _LONGEST_S = 0.01, 86_400.0
+_NAMESPACE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 def open(
@@ -46,18 +50,20 @@ def open(
     aeron, shm, service = loaded[AeronSettings], loaded[ShmSettings], loaded[ServiceSettings]
     base = Path(shm_base_dir or shm.base_dir)
     allowed = shm.allowed_base_dirs if allowed_base_dirs is None else allowed_base_dirs
+    if not base.is_dir():
+        raise ConfigError(f"shm_base_dir {str(base)!r}: no such directory; use one as in /dev/shm")
     return Context(
         aeron_dir=str(aeron_dir or aeron.dir or default_aeron_dir()),
         embed=(media_driver or aeron.media_driver) == "auto",
-        namespace=namespace or shm.namespace,
+        namespace=_checked_namespace(namespace or shm.namespace),
         shm_base_dir=base,
         allowed_base_dirs=[Path(path) for path in allowed] or [base],
         stream_ids=stream_ids or _stream_ids(aeron),
         service_streams=service_streams or service.streams(),
         service_token=service.token,
-        connect_timeout=_seconds(connect_timeout, aeron.connect_timeout_ns),
-        driver_timeout=_seconds(driver_timeout, aeron.driver_timeout_ns),
-        announce_period=_seconds(announce_period, aeron.announce_period_ns),
+        connect_timeout=_seconds("connect_timeout", connect_timeout, aeron.connect_timeout_ns),
+        driver_timeout=_seconds("driver_timeout", driver_timeout, aeron.driver_timeout_ns),
+        announce_period=_seconds("announce_period", announce_period, aeron.announce_period_ns),
     )
 
 
@@ -67,8 +73,18 @@ def load_config(file: str | Path | None) -> Config:
     return Config.load(AeronSettings, ShmSettings, ServiceSettings, file=path)
 
 
-def _seconds(given: float | None, configured_ns: int) -> float:
-    return configured_ns / 1e9 if given is None else given
+def _seconds(name: str, given: float | None, configured_ns: int) -> float:
+    if given is None:
+        return configured_ns / 1e9
+    if not _SHORTEST_S <= given <= _LONGEST_S:
+        raise ConfigError(f"{name} {given!r}: use {_SHORTEST_S} to {_LONGEST_S:.0f} seconds")
+    return given
+
+
+def _checked_namespace(name: str) -> str:
+    if not _NAMESPACE.fullmatch(name):
+        raise ConfigError(f"namespace {name!r}: use 1 to 64 of letters, digits, - _ . and no leading dot")
+    return name
 
 
 def _stream_ids(aeron: AeronSettings) -> StreamIds:

@@ -25,8 +25,10 @@ def parse_size(text: str | int) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def parse_pools(sizes: Sequence[str | int] | None) -> list[tuple[int, int]]:
+def parse_pools(sizes: Sequence[str | int] | str | int | None) -> list[tuple[int, int]]:
     """(pool id, stride) for each size class: ids count from 1 by stride, smallest first."""
+    if isinstance(sizes, str | int):
+        sizes = [sizes]
     strides = sorted({_parse_stride(size) for size in (sizes if sizes is not None else DEFAULT_POOLS)})
     if not strides:
         raise ConfigError("pools is empty; a stream needs at least one, as in pools=['1MiB']")

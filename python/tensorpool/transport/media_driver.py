@@ -37,7 +37,7 @@ class MediaDriver(_native.MediaDriver):
 
     def __new__(
         cls,
-        aeron_dir: str | None = None,
+        aeron_dir: str | Path | None = None,
         *,
         dedicated_threads: bool = False,
         idle_strategy: str = "backoff",
@@ -45,7 +45,7 @@ class MediaDriver(_native.MediaDriver):
         dir_mode: int = 0o700,
         driver_timeout: float = 5.0,
     ) -> Self:
-        directory = aeron_dir or default_aeron_dir()
+        directory = str(aeron_dir or default_aeron_dir())
         return super().__new__(
             cls,
             aeron_dir=directory,

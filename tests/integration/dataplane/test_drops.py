@@ -153,6 +153,7 @@ CASES = {
 
 # Brought about in tests of their own, named here so that no reason is forgotten.
 ELSEWHERE = {
+    "paused": "test_announces.py",
     "rested": "test_rested_readers.py",
     "skipped": "test_latest.py",
     "unmapped": "below",

@@ -58,10 +58,9 @@ def test_base_and_namespace_are_settings(open_context, shm_base, free_stream_id)
     base.rmdir()
 
 
-def test_a_namespace_that_climbs_is_refused(open_context, shm_base, free_stream_id) -> None:
-    context = open_context(namespace="../../up")
-    with pytest.raises((tp.RegionCreateError, tp.ConfigError), match="namespace"):
-        context.producer(free_stream_id)
+def test_a_namespace_that_climbs_is_refused(open_context, shm_base) -> None:
+    with pytest.raises(tp.ConfigError, match="namespace"):
+        open_context(namespace="../../up")
     assert list(shm_base.iterdir()) == []
 
 
@@ -84,8 +83,8 @@ def test_a_stream_id_that_no_message_can_carry_is_refused(context, stream_id) ->
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        ({"nslots": 6}, tp.RegionCreateError),
-        ({"nslots": 0}, tp.RegionCreateError),
+        ({"nslots": 6}, tp.ConfigError),
+        ({"nslots": 0}, tp.ConfigError),
         ({"pools": [48]}, tp.ConfigError),
     ],
     ids=str,

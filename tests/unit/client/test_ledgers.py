@@ -14,6 +14,7 @@ PRODUCER = {
     "no_pool": 7,
     "slot_claimed": 2,
     "abandoned": 5,
+    "after_close": 1,
     "holes": 1,
     "bytes": 4096,
 }
@@ -27,7 +28,7 @@ def consumer(span: int, received: int, **drops: int) -> ConsumerLedger:
 def test_what_a_producer_committed_is_published_or_not_by_reason() -> None:
     ledger = ProducerLedger.of(PRODUCER)
     assert ledger.unpublished == {"back_pressured": 4, "not_connected": 3, "closed": 3}
-    assert ledger.dropped == {"no_pool": 7, "slot_claimed": 2, "abandoned": 5}
+    assert ledger.dropped == {"no_pool": 7, "slot_claimed": 2, "abandoned": 5, "after_close": 1}
     assert (ledger.deferred, ledger.balanced) == (0, True)
 
 

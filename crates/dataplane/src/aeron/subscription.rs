@@ -53,6 +53,21 @@ unsafe extern "C-unwind" fn fragment<F: FnMut(&[u8], Header)>(
     unsafe { (*clientd.cast::<F>())(std::slice::from_raw_parts(buffer, length), Header(header)) }
 }
 
+unsafe extern "C-unwind" fn fragment_while<F: FnMut(&[u8], Header) -> bool>(
+    clientd: *mut c_void,
+    buffer: *const u8,
+    length: usize,
+    header: *mut c::aeron_header_t,
+) -> c::aeron_controlled_fragment_handler_action_t {
+    // SAFETY: clientd is the closure of the poll below us; the bytes live through the call.
+    let go_on = unsafe { (*clientd.cast::<F>())(std::slice::from_raw_parts(buffer, length), Header(header)) };
+    if go_on {
+        c::aeron_controlled_fragment_handler_action_en::AERON_ACTION_CONTINUE
+    } else {
+        c::aeron_controlled_fragment_handler_action_en::AERON_ACTION_BREAK
+    }
+}
+
 unsafe extern "C-unwind" fn look_and_leave(
     clientd: *mut c_void,
     _: *const u8,
@@ -71,6 +86,17 @@ impl Subscription {
         let clientd = (&raw mut f).cast::<c_void>();
         // SAFETY: alive under the owner's lock; the closure outlives the call.
         let rc = unsafe { c::aeron_subscription_poll(self.ptr, Some(fragment::<F>), clientd, limit) };
+        usize::try_from(rc).unwrap_or(0)
+    }
+
+    /// Hands up to `limit` raw fragments to `f` until it says false; that one is taken too.
+    #[inline]
+    pub fn poll_while<F: FnMut(&[u8], Header) -> bool>(&mut self, limit: usize, mut f: F) -> usize {
+        let clientd = (&raw mut f).cast::<c_void>();
+        // SAFETY: as in poll.
+        let rc = unsafe {
+            c::aeron_subscription_controlled_poll(self.ptr, Some(fragment_while::<F>), clientd, limit)
+        };
         usize::try_from(rc).unwrap_or(0)
     }
 
