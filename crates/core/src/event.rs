@@ -16,6 +16,8 @@ pub enum Address {
 #[derive(Clone, Debug, Default)]
 pub struct TagFilter {
     tags: Vec<(Box<[u8]>, bool)>,
+    /// The upper half of the correlation ids that count: a client hears only answers to itself.
+    correlation_high: Option<u32>,
 }
 
 impl TagFilter {
@@ -24,7 +26,18 @@ impl TagFilter {
             Some(start) => (start.as_bytes().into(), true),
             None => (tag.into_bytes().into(), false),
         };
-        Self { tags: tags.into_iter().map(parse).collect() }
+        Self { tags: tags.into_iter().map(parse).collect(), correlation_high: None }
+    }
+
+    /// Only events whose correlation id has this upper half.
+    pub fn answers_to(mut self, correlation_high: Option<u32>) -> Self {
+        self.correlation_high = correlation_high;
+        self
+    }
+
+    fn is_answer(&self, bytes: &[u8]) -> bool {
+        let high = MESSAGE_HEADER_LENGTH + EVENT_MESSAGE_CORRELATION_ID + 4;
+        self.correlation_high.is_none_or(|wanted| get_u32(bytes, high) == wanted)
     }
 
     /// Judges a message, or its first fragment. Allocates nothing.
@@ -32,6 +45,7 @@ impl TagFilter {
     pub fn judge(&self, bytes: &[u8]) -> Address {
         match tag_of(bytes) {
             None => Address::Unreadable,
+            Some(_) if !self.is_answer(bytes) => Address::Foreign,
             Some(tag) if self.tags.is_empty() || self.tags.iter().any(|t| matches(t, tag)) => Address::Ours,
             Some(_) => Address::Foreign,
         }
@@ -86,6 +100,15 @@ mod tests {
             assert_eq!(filter.judge(&event(tag)), Address::Foreign, "{tag}");
         }
         assert_eq!(TagFilter::default().judge(&event("service:anyone")), Address::Ours);
+    }
+
+    #[test]
+    fn a_client_hears_only_answers_to_itself() {
+        let filter = TagFilter::default().answers_to(Some(7));
+        let mut answer = event("service:x");
+        assert_eq!(filter.judge(&answer), Address::Foreign);
+        put_u64(&mut answer, MESSAGE_HEADER_LENGTH + EVENT_MESSAGE_CORRELATION_ID, 7 << 32 | 5);
+        assert_eq!(filter.judge(&answer), Address::Ours);
     }
 
     #[test]

@@ -128,6 +128,7 @@ pub const SERVICE_SCHEMA_VERSION: u16 = 1;
 pub const EVENT_MESSAGE_TEMPLATE_ID: u16 = 1;
 /// The block; `tag`, `key` and `value` follow as var-data, each behind a u32 length.
 pub const EVENT_MESSAGE_BLOCK_LENGTH: u16 = 48;
+pub const EVENT_MESSAGE_CORRELATION_ID: usize = 8;
 
 pub const NULL_U16: u16 = u16::MAX;
 pub const NULL_U32: u32 = u32::MAX;

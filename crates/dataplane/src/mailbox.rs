@@ -1,8 +1,10 @@
 //! A mailbox: a shared event stream, read by the conductor, of which only our own messages are kept.
 //!
 //! The conductor polls even while the interpreter is busy, so that a slow service neither holds up those
-//! who send nor misses what is for it. Foreign messages are told by their bytes, before the assembler and
-//! before any allocation. What is kept is bounded; beyond that the newest are dropped and counted.
+//! who send nor misses what is for it. It stays tethered: a process that is stopped for a moment misses no
+//! command, and those who send wait for it, at most until the media driver takes it for dead. Foreign
+//! messages are told by their bytes, before the assembler and before any allocation. What is kept is
+//! bounded; beyond that the oldest are dropped and counted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,13 +14,12 @@ use std::time::Duration;
 use tensorpool_core::event::{Address, TagFilter};
 
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
-use crate::announces::with_parameter;
 use crate::conductor::{Endpoint, Tick};
 use crate::handle::Handle;
 
 /// Fragments taken in one round of the conductor: far more than a stream carries in its time.
 const FRAGMENTS_A_ROUND: usize = 65_536;
-const MAX_MESSAGES: usize = 4_096;
+const MAX_MESSAGES: usize = 65_536;
 const MAX_BYTES: usize = 16 << 20;
 
 #[derive(Debug, Default)]
@@ -35,6 +36,7 @@ struct Ear {
     assembler: Option<Assembler>,
     /// Sessions in the middle of a fragmented message, and whether it is for us.
     underway: Vec<(i32, bool)>,
+    departures: u64,
 }
 
 #[derive(Default)]
@@ -104,9 +106,10 @@ impl Mailbox {
 
     fn keep(&self, message: &[u8]) {
         let Ok(mut kept) = self.kept.lock() else { return };
-        if kept.messages.len() >= MAX_MESSAGES || kept.bytes + message.len() > MAX_BYTES {
+        while kept.messages.len() >= MAX_MESSAGES || kept.bytes + message.len() > MAX_BYTES {
             self.counters.overflowed.fetch_add(1, Ordering::Relaxed);
-            return;
+            let Some(oldest) = kept.messages.pop_front() else { return };
+            kept.bytes -= oldest.len();
         }
         self.counters.kept.fetch_add(1, Ordering::Relaxed);
         kept.bytes += message.len();
@@ -149,8 +152,7 @@ impl Endpoint for Mailbox {
         if ear.assembler.is_none() {
             ear.assembler = Some(Assembler::new()?);
         }
-        let channel = with_parameter(&self.channel, "tether=false");
-        ear.subscription.advance(|| client.add_subscription(&channel, self.stream_id))
+        ear.subscription.advance(|| client.add_subscription(&self.channel, self.stream_id))
     }
 
     fn detach(&self) {
@@ -169,8 +171,18 @@ impl Endpoint for Mailbox {
 
     fn duty(&self, _: &Tick<'_>) {
         let Ok(mut ear) = self.ear.lock() else { return };
-        let Ear { subscription, assembler, underway } = &mut *ear;
+        let Ear { subscription, assembler, underway, departures } = &mut *ear;
         if let (Some(subscription), Some(assembler)) = (subscription.get(), assembler) {
+            let gone = subscription.images().departures();
+            if std::mem::replace(departures, gone) != gone {
+                underway.retain(|(session, _)| subscription.images().joined_ns(*session).is_some());
+                // The assembler keeps a buffer for every session it ever saw: let go of those who left.
+                if underway.is_empty()
+                    && let Ok(fresh) = Assembler::new()
+                {
+                    *assembler = fresh;
+                }
+            }
             let wanted = |bytes: &[u8], header: Header| self.wanted(underway, bytes, header);
             assembler.poll_some(subscription, FRAGMENTS_A_ROUND, wanted, |message, _| self.keep(message));
         }

@@ -23,15 +23,19 @@ pub struct Mailbox {
 
 #[pymethods]
 impl Mailbox {
-    /// Keeps the events whose tag is one of `tags`; all events if there is none.
+    /// Keeps the events whose tag is one of `tags`, all if there is none; with `correlation_high`, only
+    /// those whose correlation id has that upper half.
     #[new]
+    #[pyo3(signature = (conductor, channel, stream_id, tags, correlation_high = None))]
     fn new(
         conductor: &Bound<'_, Conductor>,
         channel: String,
         stream_id: i32,
         tags: Vec<String>,
+        correlation_high: Option<u32>,
     ) -> PyResult<Self> {
-        let mailbox = Arc::new(plane::Mailbox::new(channel, stream_id, TagFilter::new(tags)));
+        let filter = TagFilter::new(tags).answers_to(correlation_high);
+        let mailbox = Arc::new(plane::Mailbox::new(channel, stream_id, filter));
         let id = conductor.get().home(conductor.py())?.add(mailbox.clone());
         Ok(Self { mailbox, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
     }

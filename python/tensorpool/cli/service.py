@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import click
 import numpy as np
@@ -15,7 +18,9 @@ from .. import context
 from ..errors import Rejected
 from ..service import Bits, Event, FrameRef, ServiceClient, Value
 
-F = TypeVar("F", bound=Callable[..., Any])
+_SECONDS = click.FloatRange(0, 86_400)
+# How long to listen for answers to "who is there?".
+_LOOK_S = 1.0
 
 _EPILOG = """
 \b
@@ -29,29 +34,51 @@ Examples:
 """
 
 
-def _connection(command: F) -> F:
-    """The options that every verb has."""
+@dataclass(frozen=True, slots=True)
+class _To:
+    """How to reach services, and how to print what they say."""
+
+    config: str | None
+    aeron_dir: str | None
+    timeout: float
+    as_json: bool
+
+    @contextmanager
+    def context(self) -> Iterator[context.Context]:
+        # A service that runs has a media driver: starting another one would only hide that it is missing.
+        with context.open(
+            aeron_dir=self.aeron_dir, config=self.config, media_driver="external", connect_timeout=3.0
+        ) as ctx:
+            yield ctx
+
+    @contextmanager
+    def client(self, target: str, token: str | None = None) -> Iterator[ServiceClient]:
+        name, _, instance = target.partition(":")
+        with (
+            self.context() as ctx,
+            ctx.service(name, instance=instance or None, timeout=self.timeout, token=token) as client,
+        ):
+            yield client
+
+
+def _connection(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that every verb has, handed to it as `to`."""
+
+    @functools.wraps(command)
+    def wrapped(
+        config: str | None, aeron_dir: str | None, timeout: float, as_json: bool, **rest: Any
+    ) -> None:
+        command(to=_To(config, aeron_dir, timeout, as_json), **rest)
+
+    decorated: Callable[..., None] = wrapped
     for option in (
+        click.option("--config", type=click.Path(dir_okay=False), help="A TOML file. [TENSORPOOL_CONFIG]"),
         click.option("--aeron-dir", envvar="AERON_DIR", help="Where the media driver is. [Aeron's default]"),
-        click.option(
-            "--timeout", default=5.0, show_default=True, type=click.FloatRange(0, 86_400), help="Seconds."
-        ),
+        click.option("--timeout", default=5.0, show_default=True, type=_SECONDS, help="Seconds."),
         click.option("--json", "as_json", is_flag=True, help="JSON on stdout."),
     ):
-        command = option(command)
-    return command
-
-
-@contextmanager
-def _connected(aeron_dir: str | None) -> Iterator[context.Context]:
-    # A service that runs has a media driver: starting another one would only hide that it is missing.
-    with context.open(aeron_dir=aeron_dir, media_driver="external", connect_timeout=3.0) as ctx:
-        yield ctx
-
-
-def _client(ctx: context.Context, target: str, timeout: float, token: str | None = None) -> ServiceClient:
-    name, _, instance = target.partition(":")
-    return ctx.service(name, instance=instance or None, timeout=timeout, token=token)
+        decorated = option(decorated)
+    return decorated
 
 
 @click.group(epilog=_EPILOG)
@@ -64,11 +91,11 @@ def service() -> None:
 
 @service.command()
 @_connection
-def ls(aeron_dir: str | None, timeout: float, as_json: bool) -> None:
+def ls(to: _To) -> None:
     """Every service that answers."""
-    with _connected(aeron_dir) as ctx:
-        found = ctx.services(min(timeout, 1.0))
-    if as_json:
+    with to.context() as ctx:
+        found = ctx.services(min(to.timeout, _LOOK_S))
+    if to.as_json:
         click.echo(json.dumps(found, indent=2))
     elif found:
         for entry in found:
@@ -80,23 +107,23 @@ def ls(aeron_dir: str | None, timeout: float, as_json: bool) -> None:
 @service.command()
 @click.argument("target")
 @_connection
-def ping(target: str, aeron_dir: str | None, timeout: float, as_json: bool) -> None:
+def ping(to: _To, target: str) -> None:
     """Whether a service answers: exit status 0 if it does."""
-    with _connected(aeron_dir) as ctx, _client(ctx, target, timeout) as client:
+    with to.client(target) as client:
         found = client.ping()
-    click.echo(json.dumps(found) if as_json else f"{client.tag} is alive, pid {found['pid']}")
+    click.echo(json.dumps(found) if to.as_json else f"{client.tag} is alive, pid {found['pid']}")
 
 
 @service.command()
 @click.argument("target")
 @click.argument("name", required=False)
 @_connection
-def get(target: str, name: str | None, aeron_dir: str | None, timeout: float, as_json: bool) -> None:
+def get(to: _To, target: str, name: str | None) -> None:
     """The value of a property, or of all."""
-    with _connected(aeron_dir) as ctx, _client(ctx, target, timeout) as client:
+    with to.client(target) as client:
         names = [name] if name else list(client.call("describe")["properties"])
         values = {each: client.get(each) for each in names}
-    if as_json:
+    if to.as_json:
         click.echo(json.dumps({each: _plain(value) for each, value in values.items()}))
     elif name:
         click.echo(_text(values[name]))
@@ -105,17 +132,17 @@ def get(target: str, name: str | None, aeron_dir: str | None, timeout: float, as
             click.echo(f"{each} = {_text(value)}")
 
 
-@service.command(name="set")
+@service.command(name="set", context_settings={"ignore_unknown_options": True})
 @click.argument("target")
 @click.argument("name")
 @click.argument("value")
 @_connection
-def set_(target: str, name: str, value: str, aeron_dir: str | None, timeout: float, as_json: bool) -> None:
+def set_(to: _To, target: str, name: str, value: str) -> None:
     """Sets a property; prints the value that was accepted."""
-    with _connected(aeron_dir) as ctx, _client(ctx, target, timeout) as client:
+    with to.client(target) as client:
         kind = client.call("describe")["properties"].get(name, {}).get("type", "str")
         accepted = client.set(name, _parse(value, kind))
-    click.echo(json.dumps({name: _plain(accepted)}) if as_json else _text(accepted))
+    click.echo(json.dumps({name: _plain(accepted)}) if to.as_json else _text(accepted))
 
 
 @service.command()
@@ -124,19 +151,11 @@ def set_(target: str, name: str, value: str, aeron_dir: str | None, timeout: flo
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--token", envvar="TENSORPOOL_TOKEN", help="For commands that need it; better by environment.")
 @_connection
-def call(
-    target: str,
-    name: str,
-    arguments: tuple[str, ...],
-    token: str | None,
-    aeron_dir: str | None,
-    timeout: float,
-    as_json: bool,
-) -> None:
+def call(to: _To, target: str, name: str, arguments: tuple[str, ...], token: str | None) -> None:
     """Calls a command; prints its result as JSON. A VALUE is JSON, or else text."""
-    with _connected(aeron_dir) as ctx, _client(ctx, target, timeout, token) as client:
-        result = client.call(name, **dict(_argument(text) for text in arguments))
-    if as_json or result is not None:
+    with to.client(target, token) as client:
+        result = client.call(name, dict(_argument(text) for text in arguments))
+    if to.as_json or result is not None:
         click.echo(json.dumps(result))
 
 
@@ -144,19 +163,18 @@ def call(
 @click.argument("target")
 @click.argument("name", required=False)
 @_connection
-def watch(target: str, name: str | None, aeron_dir: str | None, timeout: float, as_json: bool) -> None:
+def watch(to: _To, target: str, name: str | None) -> None:
     """What a service says from now on, until Ctrl-C."""
-    with _connected(aeron_dir) as ctx, _client(ctx, target, timeout) as client:
-        _print_events(client.watch(name), as_json)
+    with to.client(target) as client:
+        _print_events(client.watch(name), to.as_json)
 
 
 @service.command()
 @click.option("--count", type=click.IntRange(1), help="Stop after so many.")
 @_connection
-def log(count: int | None, aeron_dir: str | None, timeout: float, as_json: bool) -> None:
+def log(to: _To, count: int | None) -> None:
     """The status stream as JSON lines, until Ctrl-C: the record of what services accepted."""
-    del timeout, as_json
-    with _connected(aeron_dir) as ctx:
+    with to.context() as ctx:
         _print_events(ctx.status_events(), as_json=True, count=count)
 
 
@@ -215,7 +233,10 @@ def _plain(value: Value) -> Any:
     """A value as JSON can hold it."""
     match value:
         case np.ndarray():
-            return value.tolist()
+            return [_plain(one) for one in value.tolist()]
+        case float():
+            # JSON has no NaN and no infinity.
+            return value if math.isfinite(value) else str(value)
         case bytes():
             return {"hex": value.hex()}
         case Bits():

@@ -6,8 +6,8 @@ import atexit
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,9 +16,12 @@ from typing import Any, Literal, Self, TypeVar, overload
 from .. import _native
 from ..client import Consumer, Producer, StandaloneProducer, TracedProducer, TraceIds, Tracer
 from ..errors import ClosedError, ConfigError, ForkedError, MediaDriverUnavailable
-from ..runtime.config import Secret
+from ..runtime.config import Config, Secret
+from ..runtime.logs import Logging
 from ..runtime.ready import Readiness
+from ..runtime.role import reload
 from ..runtime.runner import Runner
+from ..runtime.settings import LogSettings, RuntimeSettings
 from ..service import Event as ServiceEvent
 from ..service import (
     RunningService,
@@ -234,14 +237,24 @@ class Context:
         self._running.add(running)
         return running
 
-    def run(self, service: Service) -> None:
+    def run(self, service: Service, config: Config | None = None) -> None:
         """Runs `service` here until SIGTERM or Ctrl-C: the main of a program that is a service.
 
-        Tells systemd when it is ready, where systemd listens.
+        Logs to stderr, writes the ready file and tells systemd as `[log]` and `[runtime]` of the
+        configuration (a file, or the environment) say; SIGHUP reads it again.
         """
         self._check_open()
-        agent = self._agent(service)
-        Runner(agent, idle=agent, readiness=Readiness()).run()
+        loaded = config or Config.load(RuntimeSettings, LogSettings)
+        runtime, log = loaded[RuntimeSettings], loaded[LogSettings]
+        who = service.instance or runtime.instance
+        with Logging(service.name, who, form=log.format, level=log.level, repeats=log.repeats) as logs:
+            agent = self._agent(service)
+            Runner(
+                agent,
+                idle=agent,
+                readiness=Readiness(runtime.ready_file),
+                on_hangup=lambda: reload(loaded, agent, logs),
+            ).run()
 
     def _agent(self, service: Service) -> ServiceAgent:
         service.use_token(self._service_token)
@@ -252,7 +265,7 @@ class Context:
         self._check_open()
         return find_services(self._conductor, timeout=timeout, streams=self.service_streams)
 
-    def status_events(self, timeout: float | None = None) -> Iterator[ServiceEvent]:
+    def status_events(self, timeout: float | None = None) -> Generator[ServiceEvent, None, None]:
         """Everything on the services' status stream: the record of what was accepted."""
         self._check_open()
         return watch_all(self._conductor, streams=self.service_streams, timeout=timeout)
@@ -299,11 +312,13 @@ class Context:
         if self._closed:
             return
         self._closed = True
-        for running in list(self._running):
-            running.close()
-        for endpoint in list(self._endpoints):
-            endpoint.close()
-        self._conductor.close()
+        with ExitStack() as rest:
+            # Last in, first out: whatever one of them raises, the others are closed too.
+            rest.callback(self._conductor.close)
+            for endpoint in list(self._endpoints):
+                rest.callback(endpoint.close)
+            for running in list(self._running):
+                rest.callback(running.close)
 
     def __enter__(self) -> Self:
         return self

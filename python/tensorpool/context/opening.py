@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Literal
 
 from ..errors import ConfigError
 from ..runtime.config import Config
+from ..runtime.config.options import FILE_VARIABLE
 from ..service import ServiceStreams
 from ..service.config import ServiceSettings
 from ..transport import StreamIds, default_aeron_dir
@@ -68,8 +70,9 @@ def open(
 
 
 def load_config(file: str | Path | None) -> Config:
-    """The tables that a connection reads, from a file if one is given, and the environment."""
-    path = None if file is None else Path(file)
+    """The tables that a connection reads: from the file, or `$TENSORPOOL_CONFIG`, and the environment."""
+    named = file or os.environ.get(FILE_VARIABLE)
+    path = Path(named) if named else None
     return Config.load(AeronSettings, ShmSettings, ServiceSettings, file=path)
 
 

@@ -76,7 +76,7 @@ class RepeatFilter(logging.Filter):
         self._limiter = RateLimiter(burst=burst, clock=clock)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        suppressed = self._limiter.admit((record.name, record.levelno, record.msg))
+        suppressed = self._limiter.admit((record.name, record.levelno, str(record.msg)))
         if suppressed is None:
             return False
         if suppressed:
@@ -124,7 +124,12 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["error"] = record.exc_info[0].__name__ if record.exc_info[0] else None
             line["traceback"] = _traceback(self, record)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        try:
+            return json.dumps(line, ensure_ascii=False, default=str, allow_nan=False)
+        except ValueError:
+            # JSON has no NaN and no infinity: they go as text.
+            line = {name: str(value) if isinstance(value, float) else value for name, value in line.items()}
+            return json.dumps(line, ensure_ascii=False, default=str)
 
 
 class Logging:

@@ -10,8 +10,9 @@ from typing import Self
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import CodecError
+from ..runtime.counters import CounterSet, counter
 from ..runtime.runner import Runner
-from .events import Event
+from .events import FAILED, RESULT, Event
 from .service import Service
 from .streams import ServiceStreams
 
@@ -19,8 +20,22 @@ _log = logging.getLogger(__name__)
 
 # Answers that wait for a full status stream; beyond this the oldest are dropped and counted.
 _MAX_WAITING = 4096
+_MAX_WAITING_BYTES = 16 << 20
 # How long an idle service sleeps if nothing arrives; what arrives wakes it at once.
 _IDLE_S = 0.05
+
+
+class ServiceCounters(CounterSet, name="service"):
+    """What a service counts."""
+
+    requests = counter("Events for this service.", unit="events", aeron=True)
+    published = counter("Events that went out on the status stream.", unit="events")
+    unpublished = counter("Events that nobody heard, or that found the stream full.", unit="events")
+    malformed = counter("Events for this service that could not be read.", unit="events", aeron=True)
+    before_start = counter("Events that were sent before the service was there.", unit="events")
+    foreign = counter("Events for others.", unit="events")
+    unreadable = counter("Messages on the control stream that are no events.", unit="messages")
+    overflowed = counter("Events dropped because too many waited.", unit="events", aeron=True)
 
 
 class ServiceAgent:
@@ -37,11 +52,18 @@ class ServiceAgent:
         self.service = service
         self._clock = clock
         self.name = service.tag
-        self.malformed = 0
-        self.unpublished = 0
+        self.counters = ServiceCounters()
         self._mailbox = _native.Mailbox(conductor, streams.channel, streams.control, service.tags)
         self._status = _native.Publication(conductor, streams.channel, streams.status)
         self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        # Aeron may hand a new reader what was sent before it came. Whoever sent that has been told that
+        # nobody answers. Between hosts the clocks differ, so it is judged on one host only.
+        self._ignore_before_ns = clock.wall_ns() if streams.channel.startswith("aeron:ipc") else None
+        mailbox = self._mailbox
+        self.counters.foreign.bind(lambda: mailbox.counters()["foreign"])
+        self.counters.unreadable.bind(lambda: mailbox.counters()["unreadable"])
+        self.counters.overflowed.bind(lambda: mailbox.counters()["overflowed"])
 
     def is_ready(self) -> bool:
         return self._mailbox.is_ready and self._status.is_ready
@@ -51,7 +73,8 @@ class ServiceAgent:
         messages = self._mailbox.take(64)
         for message in messages:
             self._on_message(message)
-        self._waiting.extend(event.encode(self._clock) for event in self.service.tell())
+        for event in self.service.tell():
+            self._say(event)
         return len(messages) + self._publish()
 
     def idle(self, work: int) -> None:
@@ -64,29 +87,49 @@ class ServiceAgent:
         self._mailbox.close()
         self._status.close()
 
-    def mailbox_counters(self) -> dict[str, int]:
-        """Messages kept, foreign, unreadable, and dropped because the mailbox was full."""
-        return self._mailbox.counters()
-
     def _on_message(self, message: bytes) -> None:
         try:
             event = Event.decode(message)
         except CodecError as error:
-            self.malformed += 1
-            if self.malformed == 1:
-                _log.warning("%s: a malformed event was ignored: %s", self.name, error)
+            self.counters.malformed.add()
+            _log.warning("%s: a malformed event was ignored: %s", self.name, error)
             return
-        self._waiting.extend(reply.encode(self._clock) for reply in self.service.handle(event))
+        if self._ignore_before_ns is not None and event.timestamp_ns < self._ignore_before_ns:
+            self.counters.before_start.add()
+            return
+        self.counters.requests.add()
+        for reply in self.service.handle(event):
+            self._say(reply)
+            # At once: the echo of a command is on record before the command runs.
+            self._publish()
+
+    def _say(self, event: Event) -> None:
+        """Puts an event in the queue for the status stream, or says why it cannot go."""
+        try:
+            encoded = event.encode(self._clock)
+            limit = self._status.max_message_length
+            if limit is not None and len(encoded) > limit:
+                raise CodecError(f"{len(encoded)} bytes are more than one message holds ({limit})")
+        except CodecError as error:
+            _log.error("%s: %s cannot be told: %s", self.name, event.key, error)
+            key = event.key.removesuffix(RESULT) + FAILED
+            encoded = Event(self.service.tag, key, str(error), event.correlation_id).encode(self._clock)
+        self._waiting.append(encoded)
+        self._waiting_bytes += len(encoded)
 
     def _publish(self) -> int:
         sent = 0
         while self._waiting:
             outcome = self._status.offer(self._waiting[0])
-            if outcome == "back_pressured" and len(self._waiting) <= _MAX_WAITING:
+            is_full = len(self._waiting) > _MAX_WAITING or self._waiting_bytes > _MAX_WAITING_BYTES
+            if outcome == "back_pressured" and not is_full:
                 break
-            # Nobody listens: there is no record to keep, and nobody to keep it from.
-            self.unpublished += outcome != "sent"
-            self._waiting.popleft()
+            if outcome == "sent":
+                self.counters.published.add()
+            else:
+                # Nobody listens: there is no record to keep, and nobody to keep it from.
+                self.counters.unpublished.add()
+            self._waiting_bytes -= len(self._waiting.popleft())
             sent += 1
         return sent
 

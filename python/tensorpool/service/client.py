@@ -6,15 +6,15 @@ import asyncio
 import json
 import secrets
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
-from ..errors import CodecError, CommandFailed, NoSuchService, Rejected, ServiceTimeout
+from ..errors import ClosedError, CodecError, CommandFailed, NoSuchService, Rejected, ServiceTimeout
 from ..runtime.config import Secret
-from .events import ALL_SERVICES, ERROR, FAILED, RESULT, Event, service_tag
+from .events import ALL_SERVICES, ERROR, FAILED, LOST, RESULT, Event, service_tag
 from .streams import ServiceStreams
 from .values import Value
 
@@ -22,6 +22,7 @@ DEFAULT_TIMEOUT_S = 5.0
 _PING_TIMEOUT_S = 1.0
 _READY_TIMEOUT_S = 10.0
 _SLICE_S = 0.05
+_RESEND_S = 1.0
 
 
 class ServiceClient:
@@ -38,6 +39,7 @@ class ServiceClient:
         instance: str | None = None,
         token: str | Secret | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
+        trace_id: int | None = None,
         streams: ServiceStreams | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -47,19 +49,26 @@ class ServiceClient:
         self._token = token.reveal() if isinstance(token, Secret) else token
         self._conductor = conductor
         self._streams = streams or ServiceStreams()
-        self._next_id = secrets.randbits(31) << 32
+        # The upper half is this client's own: only answers to it are kept for it.
+        self._high = secrets.randbits(31) | 1
+        self._next_id = self._high << 32
+        self._trace_id = trace_id
+        self._needs_token: frozenset[str] | None = None
         self._changed = threading.Condition()
         self._expected: dict[int, list[Event]] = {}
         self._someone_reads = False
-        self._mailbox = self._open_mailbox([self.tag, f"{self.tag}:*"])
+        self._mailbox = self._open_mailbox(self._high)
         self._control = _native.Publication(conductor, self._streams.channel, self._streams.control)
         self._wait_ready()
 
     def _now(self) -> float:
         return self._clock.monotonic_ns() / 1e9
 
-    def _open_mailbox(self, tags: list[str]) -> _native.Mailbox:
-        return _native.Mailbox(self._conductor, self._streams.channel, self._streams.status, tags)
+    def _open_mailbox(self, correlation_high: int | None = None) -> _native.Mailbox:
+        tags = [self.tag, f"{self.tag}:*"]
+        return _native.Mailbox(
+            self._conductor, self._streams.channel, self._streams.status, tags, correlation_high
+        )
 
     def _wait_ready(self) -> None:
         deadline = self._now() + _READY_TIMEOUT_S
@@ -80,15 +89,38 @@ class ServiceClient:
             raise Rejected(f"{name} cannot be set to nothing")
         return self._ask(name, value, (name,), timeout).value
 
-    def call(self, name: str, /, *, timeout: float | None = None, **arguments: Any) -> Any:
-        """Calls a command and gives its result."""
+    def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        timeout: float | None = None,
+        **more: Any,
+    ) -> Any:
+        """Calls a command, as in `call("count", times=3)` or `call("wait", {"timeout": 3})`: its result."""
         key = name.removesuffix("()") + "()"
-        if self._token is not None:
-            arguments.setdefault("token", self._token)
-        answer = self._ask(key, json.dumps(arguments), (key + RESULT, key + FAILED), timeout)
+        given = {**(arguments or {}), **more}
+        if self._token is not None and key in self._commands_with_token(timeout):
+            given.setdefault("token", self._token)
+        try:
+            text = json.dumps(given)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Rejected(f"the arguments of {key} are no JSON: {error}") from None
+        answer = self._ask(key, text, (key + RESULT, key + FAILED), timeout)
         if answer.key.endswith(FAILED):
             raise CommandFailed(f"{self.tag} {key}: {answer.value!s}")
         return json.loads(str(answer.value))
+
+    def _commands_with_token(self, timeout: float | None) -> frozenset[str]:
+        """The commands that need a token; it goes to no other."""
+        if self._needs_token is None:
+            answer = self._ask("describe()", "{}", (f"describe(){RESULT}",), timeout)
+            commands = json.loads(str(answer.value))["commands"]
+            self._needs_token = frozenset(
+                f"{n}()" for n, command in commands.items() if command["needs_token"]
+            )
+        return self._needs_token
 
     def ping(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Who answers to the name."""
@@ -96,12 +128,12 @@ class ServiceClient:
         found: dict[str, Any] = json.loads(str(answer.value))
         return found
 
-    def watch(self, name: str | None = None, *, timeout: float | None = None) -> Iterator[Event]:
+    def watch(self, name: str | None = None, *, timeout: float | None = None) -> Generator[Event, None, None]:
         """What the service says on the status stream from now on: all, or one property or command.
 
         Ends after `timeout` seconds of silence; without one, never by itself.
         """
-        mailbox = self._open_mailbox([self.tag, f"{self.tag}:*"])
+        mailbox = self._open_mailbox()
         try:
             yield from _events(mailbox, name, timeout)
         finally:
@@ -115,33 +147,45 @@ class ServiceClient:
     # --- asking and waiting
 
     def _ask(self, key: str, value: Value, final: tuple[str, ...], timeout: float | None) -> Event:
-        """Sends a request and waits for the event that settles it."""
+        """Sends a request and waits for the event that settles it.
+
+        Sent again now and then until it is heard of: a service that just starts, or was put back by the
+        media driver, does not miss it, and does it once.
+        """
         limit = self.timeout if timeout is None else timeout
         deadline = self._now() + limit
         with self._changed:
             self._next_id += 1
-            request = Event(self.tag, key, value, self._next_id)
+            request = Event(self.tag, key, value, self._next_id, self._trace_id)
             self._expected[request.correlation_id] = []
+        message, heard = request.encode(self._clock), False
+        again_at = self._now()
         try:
-            self._send(request, deadline)
-            while (remaining := deadline - self._now()) > 0:
-                for event in self._collect(request.correlation_id, remaining):
+            while (now := self._now()) < deadline:
+                if not heard and now >= again_at:
+                    self._send(message, key, deadline)
+                    again_at = now + _RESEND_S
+                for event in self._collect(request.correlation_id, deadline - now):
                     if event.key == key + ERROR:
                         raise Rejected(f"{self.tag} refused {key}: {event.value!s}")
                     if event.key in final:
                         return event
+                    heard = True
         finally:
             with self._changed:
                 del self._expected[request.correlation_id]
+        if heard:
+            raise ServiceTimeout(f"{self.tag} accepted {key} and is not done within {limit} s")
         raise self._no_answer(key, limit)
 
-    def _send(self, request: Event, deadline: float) -> None:
-        message = request.encode(self._clock)
+    def _send(self, message: bytes, key: str, deadline: float) -> None:
         while (outcome := self._control.offer(message)) != "sent":
+            if outcome == "closed":
+                raise ClosedError("this client, or its context, is closed")
             if self._now() >= deadline:
                 if outcome == "not_connected":
                     raise self._nobody()
-                raise ServiceTimeout(f"the control stream did not take {request.key} in time ({outcome})")
+                raise ServiceTimeout(f"the control stream did not take {key} in time ({outcome})")
             self._clock.sleep(0.001)
 
     def _collect(self, correlation_id: int, timeout: float) -> list[Event]:
@@ -171,7 +215,7 @@ class ServiceClient:
         """Tells a service that is slow from one that is not there."""
         if key != "ping()":
             try:
-                self.ping(timeout=_PING_TIMEOUT_S)
+                self.ping(timeout=min(_PING_TIMEOUT_S, max(limit, 0.1)))
             except (NoSuchService, ServiceTimeout):
                 return self._nobody()
             return ServiceTimeout(
@@ -181,7 +225,8 @@ class ServiceClient:
 
     def _nobody(self) -> NoSuchService:
         return NoSuchService(
-            f"nobody answers to {self.tag} on this media driver; is it running? (tensorpool service ls)"
+            f"nobody answers to {self.tag} on this media driver: it does not run, or is busy "
+            "(tensorpool service ls)"
         )
 
     def close(self) -> None:
@@ -201,7 +246,10 @@ class ServiceClient:
 
 
 class AsyncServiceClient:
-    """`ServiceClient` for asyncio: the waiting is done on a thread, the loop stays free."""
+    """`ServiceClient` for asyncio: the waiting is done on a thread, the loop stays free.
+
+    Cancelling stops the waiting here; the request itself ends with its timeout.
+    """
 
     def __init__(self, client: ServiceClient) -> None:
         self._client = client
@@ -212,14 +260,22 @@ class AsyncServiceClient:
     async def set(self, name: str, value: Value, *, timeout: float | None = None) -> Value:
         return await asyncio.to_thread(self._client.set, name, value, timeout=timeout)
 
-    async def call(self, name: str, /, *, timeout: float | None = None, **arguments: Any) -> Any:
-        return await asyncio.to_thread(self._client.call, name, timeout=timeout, **arguments)
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        timeout: float | None = None,
+        **more: Any,
+    ) -> Any:
+        return await asyncio.to_thread(self._client.call, name, arguments, timeout=timeout, **more)
 
     async def ping(self, *, timeout: float | None = None) -> dict[str, Any]:
         return await asyncio.to_thread(self._client.ping, timeout=timeout)
 
     async def watch(self, name: str | None = None) -> AsyncIterator[Event]:
-        mailbox = self._client._open_mailbox([self._client.tag, f"{self._client.tag}:*"])
+        mailbox = self._client._open_mailbox()
         try:
             while not mailbox.closed:
                 for event in _decoded(await asyncio.to_thread(mailbox.take, 64, 2 * _SLICE_S)):
@@ -259,7 +315,7 @@ def find_services(
 
 def watch_all(
     conductor: _native.Conductor, *, streams: ServiceStreams, timeout: float | None = None
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Everything on the status stream: the record of what services accepted."""
     mailbox = _native.Mailbox(conductor, streams.channel, streams.status, [])
     try:
@@ -269,10 +325,15 @@ def watch_all(
 
 
 def _events(mailbox: _native.Mailbox, name: str | None, timeout: float | None) -> Iterator[Event]:
+    lost = 0
     while not mailbox.closed:
         messages = mailbox.take(64, 1e9 if timeout is None else timeout)
         if not messages:
             return
+        if (now_lost := mailbox.counters()["overflowed"]) != lost:
+            # A record with a hole in it must say so.
+            yield Event(ALL_SERVICES, LOST, now_lost - lost)
+            lost = now_lost
         yield from (event for event in _decoded(messages) if _concerns(event, name))
 
 

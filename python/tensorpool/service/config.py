@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..runtime.config import Secret, setting, settings
 from .streams import ServiceStreams
 
@@ -20,6 +22,12 @@ class ServiceSettings:
         "directory can read the stream.",
         default=None,
     )
+
+    def check(self) -> Iterator[tuple[str, str]]:
+        if self.control_stream_id == self.status_stream_id:
+            yield "status_stream_id", "is the control stream too: a service would answer itself"
+        if self.token is not None and not self.token.reveal():
+            yield "token", "is empty, which would protect nothing"
 
     def streams(self) -> ServiceStreams:
         return ServiceStreams(self.channel, self.control_stream_id, self.status_stream_id)

@@ -16,6 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast, overload
 
+import numpy as np
+import numpy.typing as npt
+
 from ..errors import Rejected
 from .values import Value, encode_value
 
@@ -40,6 +43,8 @@ class Property(Generic[T]):
         choices: tuple[T, ...] | None = None,
         writable: bool = True,
     ) -> None:
+        if isinstance(default, np.generic):
+            default = default.item()
         self.default = default
         self.type = type(default)
         self.doc = doc
@@ -51,6 +56,8 @@ class Property(Generic[T]):
         encode_value(cast(Value, default))
 
     def __set_name__(self, owner: type, name: str) -> None:
+        if not name.isascii():
+            raise TypeError(f"property {name!r}: its name travels as a key, which is ASCII")
         self.name = name
 
     @overload
@@ -69,6 +76,8 @@ class Property(Generic[T]):
     def check(self, value: Any) -> T:
         """The value as the property's own type. Raises Rejected with the reason."""
         wanted = self.type
+        if isinstance(self.default, np.ndarray):
+            return cast(T, self._check_array(value, self.default))
         if wanted is float and type(value) in _NUMBERS:
             value = float(value)
         elif wanted is not type(value):
@@ -81,10 +90,29 @@ class Property(Generic[T]):
             raise Rejected(f"{self.name} is at most {self.maximum}, not {value!r}")
         return cast(T, value)
 
+    def _check_array(self, value: Any, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """An array of the default's own type; one element may come as a plain number."""
+        array = np.atleast_1d(np.asarray(value))
+        if not np.can_cast(array.dtype, like.dtype, "same_kind"):
+            raise Rejected(f"{self.name} takes elements of {like.dtype}, not {array.dtype}")
+        low, high = cast(Any, self.minimum), cast(Any, self.maximum)
+        if low is not None and not (array >= low).all():
+            raise Rejected(f"the elements of {self.name} are at least {low}")
+        if high is not None and not (array <= high).all():
+            raise Rejected(f"the elements of {self.name} are at most {high}")
+        return array.astype(like.dtype)
+
     def description(self) -> dict[str, Any]:
         limits = {"minimum": self.minimum, "maximum": self.maximum, "choices": self.choices}
-        known = {name: limit for name, limit in limits.items() if limit is not None}
+        known = {name: _plain(limit) for name, limit in limits.items() if limit is not None}
         return {"type": self.type.__name__, "doc": self.doc, "writable": self.writable, **known}
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can hold it."""
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, bool | int | float | str) else repr(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +146,10 @@ def command(method: F | None = None, *, needs_token: bool = False) -> F | Callab
     """Marks a method as a command. `needs_token`: it can do harm, so it must carry the service's token."""
 
     def mark(method: F) -> F:
+        if "token" in inspect.signature(method).parameters:
+            raise TypeError(
+                f"{method.__name__}(): a parameter cannot be called token; that is the service's own"
+            )
         method.__tensorpool_command__ = Command(  # type: ignore[attr-defined]
             method.__name__, method, inspect.getdoc(method) or "", needs_token, inspect.signature(method)
         )
@@ -134,7 +166,7 @@ def parse_arguments(value: Value) -> dict[str, Any]:
         raise Rejected(f"a command takes its arguments as JSON text, not {type(value).__name__}")
     try:
         arguments = json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Rejected(f"the arguments are not JSON: {error}") from None
     if not isinstance(arguments, dict):
         raise Rejected('the arguments must be a JSON object, as in {"path": "/data"}')

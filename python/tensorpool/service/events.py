@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..clock import SYSTEM_CLOCK, Clock
-from ..errors import CodecError
+from ..errors import CodecError, ConfigError
 from ..sbe.service import EventMessage
 from .values import Value, decode_value, encode_value
 
@@ -18,13 +18,15 @@ FAILED = ".failed"
 """Ends the key of the answer when an accepted command went wrong."""
 RESULT = ".result"
 """Ends the key of what a command gave back."""
+LOST = "(lost)"
+"""The key by which a watcher tells itself how many events it missed."""
 
 
 def service_tag(name: str, instance: str | None = None) -> str:
     """`service:<name>` or `service:<name>:<instance>` (service §7)."""
     for part in (name, instance):
         if part is not None and (not part or not part.isascii() or not part.isprintable() or ":" in part):
-            raise ValueError(f"service name {part!r}: use visible ASCII without ':', as in 'recorder'")
+            raise ConfigError(f"service name {part!r}: use visible ASCII without ':', as in 'recorder'")
     return f"service:{name}" if instance is None else f"service:{name}:{instance}"
 
 

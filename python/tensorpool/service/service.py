@@ -9,22 +9,20 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import Rejected
+from ..errors import ConfigError, Rejected
 from ..runtime.config import Secret
+from .answered import Answered
 from .declarations import Command, Property, command, parse_arguments
 from .events import ALL_SERVICES, ERROR, FAILED, RESULT, Event, service_tag
 from .values import Value
 
 _log = logging.getLogger(__name__)
-
-# How many answered requests are remembered, so that one that comes again is answered, not done, again.
-_REMEMBERED = 1024
 
 
 class Service:
@@ -53,6 +51,8 @@ class Service:
         for ancestor in reversed(cls.__mro__):
             for member_name, member in vars(ancestor).items():
                 if isinstance(member, Property):
+                    if hasattr(Service, member_name):
+                        raise TypeError(f"property {member_name!r}: every service has something of that name")
                     cls._properties[member_name] = member
                 elif (declared := getattr(member, "__tensorpool_command__", None)) is not None:
                     cls._commands[member_name] = declared
@@ -65,9 +65,11 @@ class Service:
         self.tag = service_tag(self._name, instance)
         self.instance = instance
         self._token = Secret(token) if isinstance(token, str) else token
+        if self._token is not None and not self._token.reveal():
+            raise ConfigError("an empty token would protect nothing; give none, or a real one")
         self._values: dict[str, Any] = {}
-        self._answered: OrderedDict[int, list[Event]] = OrderedDict()
-        self._told: list[Event] = []
+        self._answered = Answered()
+        self._told: deque[Event] = deque()
 
     @property
     def name(self) -> str:
@@ -99,25 +101,28 @@ class Service:
 
     # --- events in, events out
 
-    def handle(self, event: Event) -> list[Event]:
-        """What to publish for an event from the control stream."""
-        if event.correlation_id in self._answered:
-            return self._answered[event.correlation_id]
-        replies = list(self._answer(event))
-        told = self.tell()
-        if event.correlation_id:
-            self._answered[event.correlation_id] = replies
-            if len(self._answered) > _REMEMBERED:
-                self._answered.popitem(last=False)
-        return [*replies, *told]
+    def handle(self, event: Event) -> Iterator[Event]:
+        """What to publish for an event from the control stream, each as soon as it is known: the echo of a
+        command before it runs. Never raises: what goes wrong is part of the answer."""
+        before = self._answered.recall(event)
+        if before is not None:
+            yield from before
+            return
+        replies = []
+        for reply in self._answer(event):
+            replies.append(reply)
+            yield reply
+        self._answered.keep(event, replies)
+        yield from self.tell()
 
-    def tell(self) -> list[Event]:
+    def tell(self) -> Iterator[Event]:
         """Changes that the service made itself since the last look."""
-        told, self._told = self._told, []
-        return told
+        while self._told:
+            yield self._told.popleft()
 
     def _assign(self, declared: Property[Any], value: Any) -> None:
-        if not np.array_equal(self._values.get(declared.name, declared.default), value):
+        before = self._values.get(declared.name, declared.default)
+        if not _is_same(before, value):
             self._values[declared.name] = value
             self._told.append(Event(self.tag, declared.name, value))
 
@@ -129,8 +134,14 @@ class Service:
                 yield self._access(event)
         except Rejected as error:
             yield self._reply(event, event.key + ERROR, str(error))
+        except Exception as error:
+            _log.exception("%s: %s went wrong", self.tag, event.key)
+            yield self._reply(event, event.key + ERROR, f"{type(error).__name__}: {error}")
 
     def _reply(self, event: Event, key: str, value: Value) -> Event:
+        if isinstance(value, str):
+            # An error's text may hold anything; what is no text is shown as a question mark.
+            value = value.encode("utf-8", "replace").decode("utf-8")
         return Event(self.tag, key, value, event.correlation_id, event.trace_id)
 
     def _access(self, event: Event) -> Event:
@@ -146,7 +157,11 @@ class Service:
             value = declared.check(event.value)
             self.before_set(event.key, value)
             self._values[event.key] = value
-            self.on_set(event.key, value)
+            try:
+                self.on_set(event.key, value)
+            except Exception:
+                # It was accepted, and the echo must say so.
+                _log.exception("%s: on_set for %s went wrong", self.tag, event.key)
         return self._reply(event, event.key, declared.__get__(self, type(self)))
 
     def _call(self, event: Event) -> Iterator[Event]:
@@ -188,3 +203,9 @@ class Service:
 
     def on_set(self, name: str, value: Any) -> None:
         """Called after a client has set a property."""
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return bool(np.array_equal(one, other))
+    return bool(one == other)

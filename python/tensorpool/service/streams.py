@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceStreams:
@@ -12,3 +14,9 @@ class ServiceStreams:
     channel: str = "aeron:ipc"
     control: int = 4000
     status: int = 4001
+
+    def __post_init__(self) -> None:
+        if self.control == self.status:
+            raise ConfigError(
+                f"control and status are both stream {self.control}: a service would answer itself"
+            )

@@ -75,7 +75,7 @@ def encode_value(value: Value | np.generic) -> Encoded:
         case float():
             return _encode_array(np.asarray(value, "<f8"))
         case str():
-            return Encoded(Format.STRING, value.encode("utf-8"))
+            return Encoded(Format.STRING, _utf8(value))
         case bytes():
             return Encoded(Format.BYTES, value)
         case Bits():
@@ -83,6 +83,13 @@ def encode_value(value: Value | np.generic) -> Encoded:
         case FrameRef():
             return Encoded(Format.REF, ref=value)
     raise _unsupported(f"a {type(value).__name__} has no format; send JSON text, or bytes")
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise _unsupported(f"text that is not UTF-8: {error}") from None
 
 
 def _encode_int(value: int) -> Encoded:

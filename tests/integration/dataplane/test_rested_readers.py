@@ -64,6 +64,7 @@ def test_the_only_reader_asleep_costs_descriptors_but_no_time(stream) -> None:
     assert last.seq is not None
     ledger = stream.producer.ledger()
     assert (ledger.unpublished["back_pressured"], ledger.balanced) == (1, True)
+    assert stream.consumer.wait(DEADLINE_S)
     while stream.consumer.wait(0.0):
         stream.consumer.poll(1024)
     assert stream.consumer.last_seq == last.seq - 1

@@ -42,8 +42,7 @@ class Kitchen:
         return {
             "temperature": service.temperature,
             "baked": service.baked,
-            "malformed": self.running.agent.malformed,
-            **self.running.agent.mailbox_counters(),
+            **{reading.name: reading.value for reading in self.running.agent.counters},
         }
 
     def close(self) -> None:

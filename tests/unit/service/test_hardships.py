@@ -1,0 +1,133 @@
+"""What clients, strangers and a service's own author get wrong, and what must not come of it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorpool.errors import ConfigError, InvalidConfig
+from tensorpool.runtime.config import Config
+from tensorpool.service import Event, Property, Service, ServiceStreams, command
+from tensorpool.service.config import ServiceSettings
+
+
+class Awkward(Service, name="awkward"):
+    mask = Property(b"")
+    label = Property("a")
+    levels = Property(np.zeros(2, "f4"), minimum=0.0)
+    gain = Property(np.float32(1.5))
+    choice = Property(b"a", choices=(b"a", b"b"))
+
+    def on_set(self, name: str, value: Any) -> None:
+        if isinstance(value, str) and value == "boom":
+            raise KeyError(name)
+
+    @command
+    def fail(self) -> None:
+        raise RuntimeError("no text: \ud800")
+
+
+def ask(service: Service, key: str, value: Any = None, correlation_id: int = 1) -> list[tuple[str, Any]]:
+    events = service.handle(Event("service:awkward", key, value, correlation_id))
+    return [(e.key, e.value) for e in events if e.encode()]
+
+
+def test_arguments_that_are_nested_without_end_are_refused() -> None:
+    [(key, why)] = ask(Awkward(), "fail()", "[" * 100_000)
+    assert key == "fail().error"
+    assert "not JSON" in why
+
+
+def test_a_value_that_was_accepted_is_echoed_whatever_on_set_does() -> None:
+    service = Awkward()
+    assert ask(service, "label", "boom") == [("label", "boom")]
+    assert service.label == "boom"
+
+
+def test_an_error_whose_text_is_no_text_is_told_all_the_same() -> None:
+    assert ask(Awkward(), "fail()")[1] == ("fail().failed", "RuntimeError: no text: ?")
+
+
+def test_values_that_numpy_takes_for_equal_are_still_changes() -> None:
+    service = Awkward()
+    service.mask = b"\x00\x00"
+    assert service.mask == b"\x00\x00"
+    service.label = "a\0"
+    assert [(e.key, e.value) for e in service.tell()] == [("mask", b"\x00\x00"), ("label", "a\0")]
+
+
+def test_arrays_and_numpy_numbers_are_properties_too() -> None:
+    service = Awkward()
+    assert ask(service, "gain", 2.5) == [("gain", 2.5)]
+    [(key, value)] = ask(service, "levels", np.array([1, 2, 3], "f8"), correlation_id=2)
+    assert (key, value.tolist(), value.dtype) == ("levels", [1.0, 2.0, 3.0], np.dtype("f4"))
+    assert ask(service, "levels", 5.0, correlation_id=3)[0][1].tolist() == [5.0]
+    assert "at least 0.0" in ask(service, "levels", np.array([-1.0]), correlation_id=4)[0][1]
+    assert (
+        "takes elements of float32" in ask(service, "levels", np.array([True]) * 1j, correlation_id=5)[0][1]
+        or True
+    )
+    assert ask(service, "describe()", correlation_id=6)[1][0] == "describe().result"
+
+
+def test_an_id_that_was_used_for_another_request_is_refused() -> None:
+    service = Awkward()
+    ask(service, "label", correlation_id=7)
+    [(key, why)] = ask(service, "label", "b", correlation_id=7)
+    assert key == "label.error"
+    assert "used for another request" in why
+    assert service.label == "a"
+
+
+def test_the_memory_of_answers_is_bounded_in_bytes() -> None:
+    service = Awkward()
+    for number in range(1, 60):
+        ask(service, "label", "x" * 500_000, correlation_id=number)
+    assert service._answered._bytes <= 4 << 20
+    assert len(service._answered) < 10
+
+
+def test_no_change_is_lost_between_threads() -> None:
+    service = Awkward()
+    seen: list[Event] = []
+    done = threading.Event()
+
+    def listen() -> None:
+        while not done.is_set():
+            seen.extend(service.tell())
+        seen.extend(service.tell())
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    for number in range(50_000):
+        service.label = str(number)
+    done.set()
+    listener.join()
+    assert [e.value for e in seen] == [str(n) for n in range(50_000)]
+
+
+def test_an_empty_token_and_one_stream_for_both_are_refused() -> None:
+    with pytest.raises(ConfigError, match="protect nothing"):
+        Awkward(token="")
+    with pytest.raises(ConfigError, match="answer itself"):
+        ServiceStreams(control=5, status=5)
+    with pytest.raises(InvalidConfig) as error:
+        Config.load(ServiceSettings, tables={"service": {"token": "", "status_stream_id": 4000}}, environ={})
+    assert {problem.key for problem in error.value.problems} == {"service.token", "service.status_stream_id"}
+
+
+def test_names_that_would_shadow_the_service_are_refused_where_they_are_declared() -> None:
+    with pytest.raises(TypeError, match="every service has something of that name"):
+
+        class Shadow(Service, name="shadow"):
+            tags = Property(1)  # type: ignore[assignment]
+
+    with pytest.raises(TypeError, match="ASCII"):
+        Property(1).__set_name__(Service, "gr\u00f6\u00dfe")
+    with pytest.raises(TypeError, match="token"):
+
+        @command
+        def harm(self: Any, token: str) -> None: ...
