@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from . import report, sbe_codecs
 from .dataplane import OURS, SIZES, Measured, Settings, measure
 from .library import LIBRARIES, load
 from .machine import describe
+from .role import leave
 
 _README = Path(__file__).parent.parent / "README.md"
 _SECTIONS = ("two-processes", "one-process", "codecs")
@@ -51,6 +53,8 @@ def main(
 
     Run it on a machine that does nothing else. Only the ratios of one run mean anything elsewhere.
     """
+    # Asked to end, it takes its children and their files along, as it does at Ctrl-C.
+    signal.signal(signal.SIGTERM, leave)
     names = [OURS, *([*LIBRARIES][1:] if peers else [name for name in LIBRARIES if name in peer])]
     libraries = {name: _load(name) for name in names}
     sections = only or _SECTIONS

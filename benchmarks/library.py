@@ -40,6 +40,11 @@ class Plan:
     rate_s: float
     pace_hz: int = 1000
 
+    @property
+    def duration_s(self) -> float:
+        """Both phases with their warm-ups, and the bare copy after them."""
+        return 3 * self.warmup_s + self.latency_s + 2 * self.rate_s
+
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 

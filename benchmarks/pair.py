@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -75,7 +76,7 @@ class Child:
         return self._process.stdout
 
     def expect_ready(self) -> None:
-        if (line := self._line()) != "ready":
+        if (line := self._line(_PATIENCE_S)) != "ready":
             raise MeasurementFailed(f"{self._name} said {line!r}")
 
     def start(self, at_ns: int) -> None:
@@ -83,12 +84,15 @@ class Child:
         self._process.stdin.write(f"{at_ns}\n")
         self._process.stdin.flush()
 
-    def result(self) -> dict[str, Any]:
-        result: dict[str, Any] = json.loads(self._line())
+    def result(self, within_s: float) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads(self._line(within_s + _PATIENCE_S))
         self._process.wait(_PATIENCE_S)
         return result
 
-    def _line(self) -> str:
+    def _line(self, timeout: float) -> str:
+        # A library may block for good when its other side is gone; the run goes on without it.
+        if not select.select([self._stdout], [], [], timeout)[0]:
+            raise MeasurementFailed(f"{self._name} said nothing for {timeout:.0f} s")
         line = self._stdout.readline()
         if not line:
             raise MeasurementFailed(f"{self._name} ended with status {self._process.wait(_PATIENCE_S)}")
@@ -125,7 +129,7 @@ def measure_pair(plan: Plan) -> dict[str, Any]:
         at_ns = time.monotonic_ns() + _START_AHEAD_NS
         consumer.start(at_ns)
         producer.start(at_ns)
-        made, got = producer.result(), consumer.result()
+        made, got = producer.result(plan.duration_s), consumer.result(plan.duration_s)
     torn = got.pop("torn") + got.pop("torn_rate")
     return made | got | {"torn": torn}
 
@@ -136,4 +140,4 @@ def measure_one_process(plan: Plan) -> dict[str, Any]:
         stack.enter_context(load(plan.library).beside(plan))
         child = Child("benchmarks.one_process", plan.to_json(), state=plan.directory)
         stack.callback(child.end)
-        return child.result()
+        return child.result(plan.duration_s)

@@ -38,10 +38,15 @@ class Zenoh:
             provider = zenoh.shm.ShmProvider.default_backend(room)
             publisher = session.declare_publisher(_KEY, congestion_control=zenoh.CongestionControl.DROP)
             alloc, put, data, size = provider.alloc, publisher.put, source.bytes, plan.size_bytes
-            policy = zenoh.shm.BlockOn(zenoh.shm.GarbageCollect())
+            policy, full = zenoh.shm.GarbageCollect(), zenoh.ZError
 
             def send() -> None:
-                buffer = alloc(size, policy=policy)
+                # Blocking for room would be for good once the consumer is gone. Without room the frame is
+                # lost, as it would be in a ring.
+                try:
+                    buffer = alloc(size, policy=policy)
+                except full:
+                    return
                 buffer[:] = data
                 put(buffer)
 
