@@ -56,9 +56,9 @@ class Report:
         settings, others = self.settings, self.measured.others()
         load = "" if others is None else f", others used at most {others:.2f} cores meanwhile"
         return (
-            f"Medians of {settings.runs} runs; a ring of {NSLOTS} slots, and as many messages buffered where "
-            "a library can be told; two processes that spin; a frame is filled by one copy of its size and "
-            f"read in its first and last word; latency from before the fill, at 1 kHz{load}."
+            f"Medians of {settings.runs} runs; a ring of 256 slots for 64 B and of 8 for the others, and as "
+            "many messages buffered where a library can be told; two processes that spin; a frame is filled "
+            f"by one copy of its size and read in its first and last word; latency from before the fill, at 1 kHz{load}."
         )
 
 

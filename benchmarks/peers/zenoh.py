@@ -55,7 +55,7 @@ class Zenoh:
     @contextmanager
     def consumer(self, plan: Plan) -> Iterator[Frames]:
         with zenoh.open(_config(plan, "connect")) as session:
-            channel = zenoh.handlers.RingChannel(plan.nslots)
+            channel: Any = zenoh.handlers.RingChannel(plan.nslots)
             yield _frames(session.declare_subscriber(_KEY, channel))
 
 
