@@ -58,7 +58,8 @@ class Report:
         return (
             f"Medians of {settings.runs} runs; a ring of 256 slots for 64 B and of 8 for the others, and as "
             "many messages buffered where a library can be told; two processes that spin; a frame is filled "
-            f"by one copy of its size and read in its first and last word; latency from before the fill, at 1 kHz{load}."
+            "by one copy of its size and read in its first and last word; latency from before the fill, at "
+            f"1 kHz{load}."
         )
 
 
