@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tensorpool.runtime.aeron_counters import read_aeron_counters
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -92,3 +94,6 @@ def test_write_a_service(environment: dict[str, str], tmp_path: Path) -> None:
             timeout=60,
         )
         assert done.stdout == "17\n17\n"
+        # What it counts stands among the media driver's counters, for everybody to see.
+        shown = {c.label: c.value for c in read_aeron_counters(environment["AERON_DIR"]) if c.is_tensorpool}
+        assert any("service" in label and "requests" in label and value > 5 for label, value in shown.items())

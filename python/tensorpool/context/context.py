@@ -16,6 +16,8 @@ from typing import Any, Literal, Self, TypeVar, overload
 from .. import _native
 from ..client import Consumer, Producer, StandaloneProducer, TracedProducer, TraceIds, Tracer
 from ..errors import ClosedError, ConfigError, ForkedError, MediaDriverUnavailable
+from ..runtime.aeron_counters import AeronExposure
+from ..runtime.agent import CompositeAgent
 from ..runtime.config import Config, Secret
 from ..runtime.logs import Logging
 from ..runtime.ready import Readiness
@@ -249,11 +251,13 @@ class Context:
         who = service.instance or runtime.instance
         with Logging(service.name, who, form=log.format, level=log.level, repeats=log.repeats) as logs:
             agent = self._agent(service)
+            shown = AeronExposure(self._conductor, agent.counters)
+            both = CompositeAgent(agent, shown, name=agent.name)
             Runner(
-                agent,
+                both,
                 idle=agent,
                 readiness=Readiness(runtime.ready_file),
-                on_hangup=lambda: reload(loaded, agent, logs),
+                on_hangup=lambda: reload(loaded, both, logs),
             ).run()
 
     def _agent(self, service: Service) -> ServiceAgent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from typing import Any
@@ -44,6 +45,12 @@ class Kitchen:
             "baked": service.baked,
             **{reading.name: reading.value for reading in self.running.agent.counters},
         }
+
+    def allocations(self) -> int:
+        """What all threads of this process have asked of the C library so far (tests preload a counter)."""
+        counter = ctypes.CDLL(os.environ["COUNTING_MALLOC"]).allocations_of_all_threads
+        counter.restype = ctypes.c_ulong
+        return int(counter())
 
     def close(self) -> None:
         self.context.close()

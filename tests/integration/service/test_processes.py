@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -62,6 +63,28 @@ def test_a_million_foreign_messages_cost_no_memory_and_no_command(driver: str) -
         assert state["overflowed"] == 0
         # A million messages of a hundred bytes would be a hundred million.
         assert _resident_bytes(pid) - before < 20_000_000
+
+
+@pytest.mark.requirement("service-5-3")
+@pytest.mark.timeout(300)
+def test_foreign_messages_cost_no_allocation_on_any_thread(driver: str, tmp_path: Path) -> None:
+    """Counted by the allocator itself, through the real poll: the conductor, Aeron, the interpreter."""
+    library = tmp_path / "libcounting_malloc.so"
+    source = Path(__file__).parents[1] / "faults" / "counting_malloc.c"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    env = {"LD_PRELOAD": str(library), "COUNTING_MALLOC": str(library)}
+    count = 200_000
+    with Remote(Kitchen, driver, env=env) as kitchen, Remote(Crowd, driver) as crowd:
+        kitchen.call("pid")
+        crowd.call("flood", count=10_000)
+        before = kitchen.call("allocations")
+        crowd.call("flood", count=count, patience=200)
+        deadline = time.monotonic() + 60
+        while kitchen.call("state")["foreign"] < 10_000 + count and time.monotonic() < deadline:
+            time.sleep(0.05)
+        allocations = kitchen.call("allocations") - before
+    print(f"\n{allocations:,} allocations of all threads while {count:,} foreign messages went by")
+    assert allocations < count / 10
 
 
 def _resident_bytes(pid: int) -> int:
