@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -115,53 +115,73 @@ impl Drop for Region {
     }
 }
 
-impl Region {
-    /// Opens, judges and maps what `uri` names. Fails closed: on any error nothing stays mapped.
+/// A region that passed every check and is not mapped yet: several can be judged before any is mapped.
+pub struct Judged {
+    uri: String,
+    file: File,
+    len: u64,
+    access: Access,
+}
+
+impl Judged {
     pub fn open(
         uri: &str,
         expected: &Expected,
         bases: &AllowedBases,
         access: Access,
     ) -> Result<Self, RegionError> {
-        Self::open_inner(uri, expected, bases, access)
-            .map_err(|fault| RegionError { uri: uri.to_owned(), fault })
+        let refused = |fault| RegionError { uri: uri.to_owned(), fault };
+        let (file, len) = judge(uri, expected, bases, access).map_err(refused)?;
+        Ok(Self { uri: uri.to_owned(), file, len, access })
     }
 
-    fn open_inner(
+    pub fn map(self) -> Result<Region, RegionError> {
+        let Self { uri, file, len, access } = self;
+        Region::map(&file, len, access).map_err(|fault| RegionError { uri, fault })
+    }
+}
+
+/// The opened file and the bytes to map of it. The superblock is read, not mapped.
+fn judge(uri: &str, expected: &Expected, bases: &AllowedBases, access: Access) -> Result<(File, u64), Fault> {
+    if !nslots_is_valid(expected.nslots) {
+        return Err(Fault::Nslots(expected.nslots));
+    }
+    if let RegionKind::PayloadPool { stride_bytes, .. } = expected.kind
+        && !stride_is_valid(stride_bytes)
+    {
+        return Err(Fault::Stride(stride_bytes));
+    }
+    let parsed = RegionUri::parse(uri).map_err(Fault::Uri)?;
+    let file = contain::open(Path::new(&parsed.path), bases, access == Access::Write).map_err(Fault::Path)?;
+    let huge_page = huge_page_bytes(&file).map_err(Fault::Map)?;
+    if parsed.require_hugepages && huge_page.is_none() {
+        return Err(Fault::NotHugepages);
+    }
+    let found = file.metadata().map_err(Fault::Map)?.size();
+    if found < SUPERBLOCK_SIZE as u64 {
+        return Err(Fault::TooShort { found, needed: SUPERBLOCK_SIZE as u64 });
+    }
+    let needed = expected.kind.region_bytes(expected.nslots);
+    // Superblock first: its own fields say more than a wrong length does.
+    let mut head = [0; SUPERBLOCK_SIZE];
+    file.read_exact_at(&mut head, 0).map_err(Fault::Map)?;
+    Superblock::decode(&head).check(expected).map_err(Fault::Superblock)?;
+    if found < needed {
+        return Err(Fault::TooShort { found, needed });
+    }
+    // A hugetlbfs mapping comes in whole pages.
+    Ok((file, huge_page.map_or(needed, |page| needed.next_multiple_of(page))))
+}
+
+impl Region {
+    /// Opens, judges and maps what `uri` names. Fails closed: on any error nothing was mapped.
+    pub fn open(
         uri: &str,
         expected: &Expected,
         bases: &AllowedBases,
         access: Access,
-    ) -> Result<Self, Fault> {
-        if !nslots_is_valid(expected.nslots) {
-            return Err(Fault::Nslots(expected.nslots));
-        }
-        if let RegionKind::PayloadPool { stride_bytes, .. } = expected.kind
-            && !stride_is_valid(stride_bytes)
-        {
-            return Err(Fault::Stride(stride_bytes));
-        }
-        let parsed = RegionUri::parse(uri).map_err(Fault::Uri)?;
-        let file =
-            contain::open(Path::new(&parsed.path), bases, access == Access::Write).map_err(Fault::Path)?;
-        let huge_page = huge_page_bytes(&file).map_err(Fault::Map)?;
-        if parsed.require_hugepages && huge_page.is_none() {
-            return Err(Fault::NotHugepages);
-        }
-        let found = file.metadata().map_err(Fault::Map)?.size();
-        if found < SUPERBLOCK_SIZE as u64 {
-            return Err(Fault::TooShort { found, needed: SUPERBLOCK_SIZE as u64 });
-        }
-        let needed = expected.kind.region_bytes(expected.nslots);
-        // Superblock first: its own fields say more than a wrong length does.
-        let head_len = huge_page.unwrap_or(SUPERBLOCK_SIZE as u64);
-        Self::map(&file, head_len, Access::Read)?.superblock().check(expected).map_err(Fault::Superblock)?;
-        if found < needed {
-            return Err(Fault::TooShort { found, needed });
-        }
-        // A hugetlbfs mapping comes in whole pages.
-        let len = huge_page.map_or(needed, |page| needed.next_multiple_of(page));
-        Self::map(&file, len, access)
+    ) -> Result<Self, RegionError> {
+        Judged::open(uri, expected, bases, access)?.map()
     }
 
     /// Maps `len` bytes of `file`.

@@ -7,7 +7,7 @@ use crate::contain::AllowedBases;
 use crate::copy;
 use crate::drops::Drop;
 use crate::layout::*;
-use crate::region::{Access, Fault, Region, RegionError};
+use crate::region::{Access, Fault, Judged, Region, RegionError};
 use crate::seqlock::{self, Refusal};
 use crate::slot::{self, SlotFields, SlotInfo};
 use crate::superblock::{Expected, RegionKind};
@@ -52,16 +52,22 @@ impl Mapping {
     /// Maps every announced region, or none.
     pub fn open(announce: &PoolAnnounce, bases: &AllowedBases, access: Access) -> Result<Self, RegionError> {
         let expected = |kind| expected(announce, kind);
-        let header = Region::open(&announce.header_uri, &expected(RegionKind::HeaderRing), bases, access)?;
-        let mut pools = Vec::with_capacity(announce.pools.len());
+        let header = Judged::open(&announce.header_uri, &expected(RegionKind::HeaderRing), bases, access)?;
+        let mut judged_pools = Vec::with_capacity(announce.pools.len());
         for AnnouncedPool { pool_id, nslots, stride_bytes, uri } in &announce.pools {
             // All pools have the ring's number of slots (wire §15.5).
             if *nslots != announce.header_nslots {
                 return Err(RegionError { uri: uri.clone(), fault: Fault::Nslots(*nslots) });
             }
             let kind = RegionKind::PayloadPool { pool_id: *pool_id, stride_bytes: *stride_bytes };
-            let region = Region::open(uri, &expected(kind), bases, access)?;
-            pools.push(Pool { pool_id: *pool_id, stride_bytes: *stride_bytes, region });
+            let judged = Judged::open(uri, &expected(kind), bases, access)?;
+            judged_pools.push((*pool_id, *stride_bytes, judged));
+        }
+        // All have passed: only now is anything mapped.
+        let header = header.map()?;
+        let mut pools = Vec::with_capacity(judged_pools.len());
+        for (pool_id, stride_bytes, judged) in judged_pools {
+            pools.push(Pool { pool_id, stride_bytes, region: judged.map()? });
         }
         pools.sort_by_key(|p| p.stride_bytes);
         Ok(Self {
