@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import tensorpool as tp
+from tensorpool import _native
+from tensorpool.service import Event
 from tests.integration.service.roles import Crowd, Guest, Kitchen
 from tests.remote import Remote
 
@@ -126,18 +128,24 @@ def test_commands_from_before_the_service_came_are_not_done(ctx: tp.Context) -> 
 
 def test_the_token_goes_only_where_it_is_needed(ctx: tp.Context) -> None:
     class Safe(tp.Service, name="safe"):
-        seen: tuple[str, ...] = ()
-
         @tp.command(needs_token=True)
         def open(self) -> str:
             return "open"
 
         @tp.command
-        def look(self, **given: Any) -> list[str]:
-            return sorted(given)
+        def look(self) -> str:
+            return "shut"
 
-    events = ctx.status_events(timeout=1.0)
+    streams = ctx.service_streams
+    heard = _native.Mailbox(ctx._conductor, streams.channel, streams.control, ["service:safe"])
     with ctx.serve(Safe(token="s3cret")), ctx.service("safe", token="s3cret", timeout=30) as client:
+        while not heard.is_ready:
+            time.sleep(0.002)
         assert client.call("open") == "open"
-        assert client.call("look", a=1) == ["a"]
-    del events
+        assert client.call("look") == "shut"
+        requests: dict[str, bytes] = {}
+        while "look()" not in requests:
+            requests |= {Event.decode(message).key: message for message in heard.take(64, 30.0)}
+    heard.close()
+    assert b"s3cret" in requests["open()"]
+    assert b"s3cret" not in requests["look()"]
