@@ -1,6 +1,6 @@
 """The native module: what happens per frame, and what must not wait for the interpreter."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, TypeAlias, final
@@ -11,6 +11,7 @@ from typing_extensions import Buffer, CapsuleType, disjoint_base
 
 __all__ = [
     "AeronCounter",
+    "Beacons",
     "Conductor",
     "Consumer",
     "FileLock",
@@ -22,7 +23,10 @@ __all__ = [
     "Publication",
     "Slot",
     "Subscription",
+    "assign_epoch",
     "copy_bytes",
+    "crc32c",
+    "crc32c_each",
     "create_epoch",
     "default_aeron_dir",
     "drop_reasons",
@@ -43,11 +47,15 @@ class Conductor:
         cls,
         *,
         aeron_dir: str,
-        embed_lock: _Path | None,
+        media_driver_lock: _Path,
+        embed: bool,
+        dir_mode: int,
         driver_timeout_ms: int,
         announce_channel: str,
         announce_stream_id: int,
         announce_period_ns: int,
+        control_channel: str,
+        control_stream_id: int,
         allowed_base_dirs: Sequence[_Path],
     ) -> Self: ...
     def wait_connected(self, timeout: float) -> bool: ...
@@ -108,19 +116,15 @@ class Producer:
         conductor: Conductor,
         *,
         stream_id: int,
-        producer_id: int,
-        epoch: int,
-        nslots: int,
-        header_uri: str,
-        pools: Sequence[tuple[int, int, str]],
-        base_dirs: Sequence[str],
         descriptor_channel: str,
         descriptor_stream_id: int,
         publish_timestamps: bool,
-        announce: bool,
-        announce_period_ns: int,
         prefault: bool,
+        announce_period_ns: int,
+        own: Mapping[str, Any] | None = None,
+        lease: Mapping[str, int | bool] | None = None,
     ) -> Self: ...
+    def lease(self) -> dict[str, Any] | None: ...
     def offer(
         self,
         array: Buffer | Any,
@@ -205,7 +209,9 @@ class Consumer:
         freshness_ns: int,
         idle: str,
         latest_only: bool,
+        lease: Mapping[str, int | bool] | None = None,
     ) -> Self: ...
+    def lease(self) -> dict[str, Any] | None: ...
     @property
     def stream_id(self) -> int: ...
     @property
@@ -294,6 +300,28 @@ class FileLock:
     def __new__(cls, path: _Path, holder: str) -> Self: ...
     def release(self) -> None: ...
 
+@final
+class Beacons:
+    def __new__(cls, conductor: Conductor, *, period_ns: int, stall_ns: int) -> Self: ...
+    def put(
+        self,
+        *,
+        stream_id: int,
+        epoch: int,
+        producer_id: int,
+        nslots: int,
+        header_uri: str,
+        pools: Sequence[tuple[int, int, str]],
+        base_dirs: Sequence[str],
+        lock_memory: bool = False,
+    ) -> None: ...
+    def remove(self, stream_id: int) -> bool: ...
+    def beat(self) -> None: ...
+    def deaths(self) -> list[tuple[int, int]]: ...
+    def announce_all(self) -> None: ...
+    def __len__(self) -> int: ...
+    def close(self) -> None: ...
+
 def default_aeron_dir() -> str: ...
 def media_driver_is_active(aeron_dir: str, timeout_ms: int) -> bool: ...
 def read_counters(aeron_dir: str) -> list[tuple[int, int, int, str, bytes]]: ...
@@ -307,9 +335,19 @@ def create_epoch(
     nslots: int,
     pools: Sequence[tuple[int, int]],
     require_hugepages: bool = False,
+    prefault: bool = False,
     dir_mode: int = 0o700,
     file_mode: int = 0o600,
     group: int | None = None,
+) -> tuple[_Path, str, list[tuple[int, int, str]]]: ...
+def assign_epoch(
+    directory: _Path,
+    *,
+    epoch: int,
+    stream_id: int,
+    nslots: int,
+    pools: Sequence[tuple[int, int]],
+    require_hugepages: bool = False,
 ) -> tuple[_Path, str, list[tuple[int, int, str]]]: ...
 def remove_epoch(directory: _Path) -> None: ...
 def open_region(
@@ -327,4 +365,10 @@ def read_superblock(data: bytes) -> dict[str, int]: ...
 def parse_region_uri(uri: str) -> tuple[str, bool]: ...
 def sanitize_user(name: str) -> str: ...
 def copy_bytes(target: Buffer, source: Buffer) -> None: ...
+def crc32c(buffer: Buffer | npt.NDArray[Any], seed: int = 0) -> int: ...
+def crc32c_each(
+    buffer: Buffer | npt.NDArray[Any],
+    offsets: npt.NDArray[np.uint64],
+    lengths: npt.NDArray[np.uint64],
+) -> npt.NDArray[np.uint32]: ...
 def drop_reasons() -> list[tuple[str, str, bool]]: ...

@@ -34,25 +34,49 @@ pub enum Seen {
     Malformed(&'static str),
 }
 
-fn put_string(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
     out.extend((text.len() as u32).to_le_bytes());
     out.extend(text.as_bytes());
 }
 
 /// Takes `n` bytes off the front, or says which part was cut short.
-fn take<'a>(bytes: &mut &'a [u8], n: usize, what: &'static str) -> Result<&'a [u8], &'static str> {
+pub(crate) fn take<'a>(bytes: &mut &'a [u8], n: usize, what: &'static str) -> Result<&'a [u8], &'static str> {
     let (head, rest) = bytes.split_at_checked(n).ok_or(what)?;
     *bytes = rest;
     Ok(head)
 }
 
-fn take_string(bytes: &mut &[u8], what: &'static str) -> Result<String, &'static str> {
+pub(crate) fn take_string(bytes: &mut &[u8], what: &'static str) -> Result<String, &'static str> {
     let len = get_u32(take(bytes, 4, what)?, 0) as usize;
     let text = take(bytes, len, what)?;
     if !text.is_ascii() {
         return Err(what);
     }
     Ok(String::from_utf8_lossy(text).into_owned())
+}
+
+/// The group `payloadPools`, which an attach response has too.
+pub(crate) fn take_pools(rest: &mut &[u8]) -> Result<Vec<AnnouncedPool>, &'static str> {
+    let group = take(rest, GROUP_SIZE_LENGTH, "payloadPools")?;
+    let entry_length = usize::from(get_u16(group, 0));
+    let count = usize::from(get_u16(group, 2));
+    if entry_length < usize::from(SHM_POOL_ANNOUNCE_PAYLOAD_POOLS_BLOCK_LENGTH)
+        || count > MAX_POOLS
+        || count * (entry_length + 4) > rest.len()
+    {
+        return Err("payloadPools");
+    }
+    let mut pools = Vec::with_capacity(count);
+    for _ in 0..count {
+        let entry = take(rest, entry_length, "payloadPools")?;
+        pools.push(AnnouncedPool {
+            pool_id: get_u16(entry, SHM_POOL_ANNOUNCE_PAYLOAD_POOLS_POOL_ID),
+            nslots: get_u32(entry, SHM_POOL_ANNOUNCE_PAYLOAD_POOLS_POOL_NSLOTS),
+            stride_bytes: get_u32(entry, SHM_POOL_ANNOUNCE_PAYLOAD_POOLS_STRIDE_BYTES),
+            uri: take_string(rest, "payloadPools.regionUri")?,
+        });
+    }
+    Ok(pools)
 }
 
 impl PoolAnnounce {
@@ -109,25 +133,7 @@ impl PoolAnnounce {
         if clock_domain != CLOCK_DOMAIN_MONOTONIC && clock_domain != CLOCK_DOMAIN_REALTIME_SYNCED {
             return Err("announceClockDomain");
         }
-        let group = take(&mut rest, GROUP_SIZE_LENGTH, "payloadPools")?;
-        let entry_length = usize::from(get_u16(group, 0));
-        let count = usize::from(get_u16(group, 2));
-        if entry_length < usize::from(SHM_POOL_ANNOUNCE_PAYLOAD_POOLS_BLOCK_LENGTH)
-            || count > MAX_POOLS
-            || count * (entry_length + 4) > rest.len()
-        {
-            return Err("payloadPools");
-        }
-        let mut pools = Vec::with_capacity(count);
-        for _ in 0..count {
-            let entry = take(&mut rest, entry_length, "payloadPools")?;
-            pools.push(AnnouncedPool {
-                pool_id: get_u16(entry, SHM_POOL_ANNOUNCE_PAYLOAD_POOLS_POOL_ID),
-                nslots: get_u32(entry, SHM_POOL_ANNOUNCE_PAYLOAD_POOLS_POOL_NSLOTS),
-                stride_bytes: get_u32(entry, SHM_POOL_ANNOUNCE_PAYLOAD_POOLS_STRIDE_BYTES),
-                uri: take_string(&mut rest, "payloadPools.regionUri")?,
-            });
-        }
+        let pools = take_pools(&mut rest)?;
         Ok(Self {
             stream_id: get_u32(b, SHM_POOL_ANNOUNCE_STREAM_ID),
             producer_id: get_u32(b, SHM_POOL_ANNOUNCE_PRODUCER_ID),

@@ -24,6 +24,31 @@ pub unsafe fn from_shared(dst: *mut u8, src: *const u8, len: usize) {
     unsafe { opaque(dst, src, len) }
 }
 
+/// Asks for the cache line of `at` to read it soon. A hint: it reads nothing, so it orders nothing, and any
+/// address will do.
+#[inline]
+pub fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Asks for the cache line of `at` to write it soon. As [`prefetch`].
+#[inline]
+pub fn prefetch_for_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults; where the processor has no such instruction, it does nothing.
+    unsafe {
+        core::arch::asm!("prefetchw [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn opaque(mut dst: *mut u8, mut src: *const u8, len: usize) {

@@ -19,7 +19,7 @@ use crate::superblock::{Expected, RegionKind, Superblock, nslots_is_valid, strid
 use crate::uri::RegionUri;
 
 pub const HEADER_RING_FILE: &str = "header.ring";
-const DIRECTORY: OFlags =
+pub(crate) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// How often a creation begins again because a directory vanished under it.
@@ -45,6 +45,8 @@ pub struct EpochSpec {
     pub nslots: u32,
     pub pools: Vec<PoolSpec>,
     pub require_hugepages: bool,
+    /// Touch every page now, so that no frame waits for the kernel to clear one.
+    pub prefault: bool,
     pub dir_mode: u32,
     pub file_mode: u32,
     /// The group that may map the region, where the modes give it rights.
@@ -62,11 +64,22 @@ pub struct EpochFiles {
 #[derive(Debug)]
 pub enum CreateError {
     Invalid(String),
-    ForeignOwner { path: PathBuf, uid: u32 },
+    ForeignOwner {
+        path: PathBuf,
+        uid: u32,
+    },
     NotHugepages(PathBuf),
-    NoSpace { path: PathBuf, bytes: u64 },
+    NoSpace {
+        path: PathBuf,
+        bytes: u64,
+    },
     Exists(PathBuf),
-    Io { path: PathBuf, error: io::Error },
+    /// A producer writes there.
+    Held(PathBuf),
+    Io {
+        path: PathBuf,
+        error: io::Error,
+    },
 }
 
 impl fmt::Display for CreateError {
@@ -89,6 +102,13 @@ impl fmt::Display for CreateError {
                 path.display()
             ),
             Self::Exists(path) => write!(f, "{} exists already", path.display()),
+            Self::Held(path) => {
+                write!(
+                    f,
+                    "a producer holds {}; wait until it detaches, or make fresh regions",
+                    path.display()
+                )
+            }
             Self::Io { path, error } => write!(f, "{}: {error}", path.display()),
         }
     }
@@ -96,7 +116,7 @@ impl fmt::Display for CreateError {
 
 impl std::error::Error for CreateError {}
 
-fn io_error(path: impl Into<PathBuf>, error: impl Into<io::Error>) -> CreateError {
+pub(crate) fn io_error(path: impl Into<PathBuf>, error: impl Into<io::Error>) -> CreateError {
     CreateError::Io { path: path.into(), error: error.into() }
 }
 
@@ -121,33 +141,35 @@ fn check_namespace(name: &str) -> Result<(), CreateError> {
     Ok(())
 }
 
+/// Whether regions of that shape can be made at all.
+pub(crate) fn check_layout(nslots: u32, pools: &[PoolSpec]) -> Result<(), CreateError> {
+    if !nslots_is_valid(nslots) {
+        return Err(CreateError::Invalid(format!("{nslots} slots: the number must be a power of two")));
+    }
+    if pools.is_empty() {
+        return Err(CreateError::Invalid("a stream needs at least one payload pool".into()));
+    }
+    for (i, pool) in pools.iter().enumerate() {
+        if !stride_is_valid(pool.stride_bytes) {
+            return Err(CreateError::Invalid(format!(
+                "pool {}: stride {} must be a power of two of at least 64",
+                pool.pool_id, pool.stride_bytes
+            )));
+        }
+        if pool.pool_id == 0 || pools[..i].iter().any(|p| p.pool_id == pool.pool_id) {
+            return Err(CreateError::Invalid(format!("pool id {} is 0 or used twice", pool.pool_id)));
+        }
+    }
+    Ok(())
+}
+
 impl EpochSpec {
     fn check(&self) -> Result<(), CreateError> {
         check_namespace(&self.namespace)?;
         if !self.base.is_absolute() {
             return Err(CreateError::Invalid(format!("base directory {:?} is not absolute", self.base)));
         }
-        if !nslots_is_valid(self.nslots) {
-            return Err(CreateError::Invalid(format!(
-                "{} slots: the number must be a power of two",
-                self.nslots
-            )));
-        }
-        if self.pools.is_empty() {
-            return Err(CreateError::Invalid("a stream needs at least one payload pool".into()));
-        }
-        for (i, pool) in self.pools.iter().enumerate() {
-            if !stride_is_valid(pool.stride_bytes) {
-                return Err(CreateError::Invalid(format!(
-                    "pool {}: stride {} must be a power of two of at least 64",
-                    pool.pool_id, pool.stride_bytes
-                )));
-            }
-            if pool.pool_id == 0 || self.pools[..i].iter().any(|p| p.pool_id == pool.pool_id) {
-                return Err(CreateError::Invalid(format!("pool id {} is 0 or used twice", pool.pool_id)));
-            }
-        }
-        Ok(())
+        check_layout(self.nslots, &self.pools)
     }
 
     fn expected(&self, kind: RegionKind) -> Expected {
@@ -167,7 +189,7 @@ impl EpochSpec {
     }
 }
 
-fn pool_kind(pool: PoolSpec) -> RegionKind {
+pub(crate) fn pool_kind(pool: PoolSpec) -> RegionKind {
     RegionKind::PayloadPool { pool_id: pool.pool_id, stride_bytes: pool.stride_bytes }
 }
 
@@ -260,6 +282,14 @@ fn set_group(fd: &OwnedFd, spec: &EpochSpec, path: &PathBuf) -> Result<(), Creat
     }
 }
 
+/// The URI under which a region is announced.
+pub(crate) fn region_uri(path: &Path, require_hugepages: bool) -> Result<String, CreateError> {
+    let text = path.to_str().ok_or_else(|| CreateError::Invalid(format!("{path:?} is not UTF-8")))?;
+    let uri = RegionUri { path: text.to_owned(), require_hugepages }.to_string();
+    RegionUri::parse(&uri).map_err(|e| CreateError::Invalid(format!("{uri}: {e}")))?;
+    Ok(uri)
+}
+
 fn fill(
     dir: &OwnedFd,
     spec: &EpochSpec,
@@ -270,10 +300,7 @@ fn fill(
     let make = |name: &str, kind| {
         let path = path.join(name);
         make_region(dir, name, &path, spec, kind, pid, now_ns)?;
-        let text = path.to_str().ok_or_else(|| CreateError::Invalid(format!("{path:?} is not UTF-8")))?;
-        let uri = RegionUri { path: text.to_owned(), require_hugepages: spec.require_hugepages }.to_string();
-        RegionUri::parse(&uri).map_err(|e| CreateError::Invalid(format!("{uri}: {e}")))?;
-        Ok(uri)
+        region_uri(&path, spec.require_hugepages)
     };
     let mut pools = Vec::with_capacity(spec.pools.len());
     for pool in &spec.pools {
@@ -316,12 +343,15 @@ fn make_region(
         Fault::Map(error) => CreateError::Io { path: path.clone(), error },
         other => CreateError::Invalid(format!("{other:?}")),
     })?;
+    if spec.prefault {
+        region.prefault();
+    }
     region.write_superblock(&Superblock::new(&spec.expected(kind), pid, now_ns));
     file.sync_all().map_err(|e| io_error(path, e))
 }
 
 /// Removes the region files in `dir`: canonical names only, nothing else, ever.
-fn remove_files(dir: &OwnedFd) -> io::Result<()> {
+pub(crate) fn remove_files(dir: &OwnedFd) -> io::Result<()> {
     for entry in rustix::fs::Dir::read_from(dir)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy();

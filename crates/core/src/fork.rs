@@ -7,6 +7,10 @@
 //! which every handle knows that it belongs to another process.
 
 use std::cell::UnsafeCell;
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::os::fd::AsRawFd;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -66,13 +70,22 @@ fn release() {
     REGISTRY.held.store(false, Ordering::Release);
 }
 
+/// Lets go of the registry, also when what ran under it panicked.
+struct Released;
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        release();
+    }
+}
+
 /// Runs `f` on the registry under the lock that `fork` also takes.
-fn with_registry(f: impl FnOnce(&mut Things)) {
+fn with_registry<T>(f: impl FnOnce(&mut Things) -> T) -> T {
     install();
     acquire();
+    let _released = Released;
     // SAFETY: the lock is held.
-    f(unsafe { &mut *REGISTRY.things.get() });
-    release();
+    f(unsafe { &mut *REGISTRY.things.get() })
 }
 
 pub fn register_mapping(addr: *const u8, len: usize) {
@@ -83,12 +96,48 @@ pub fn forget_mapping(addr: *const u8) {
     with_registry(|t| t.mappings.retain(|(a, _)| *a != addr as usize));
 }
 
-pub fn register_descriptor(fd: i32) {
-    with_registry(|t| t.descriptors.push(fd));
+/// A file that forked children do not have: neither its lock nor its memory lives on in them.
+#[derive(Debug)]
+pub struct HomeFile {
+    file: ManuallyDrop<File>,
+    birth: Birth,
 }
 
-pub fn forget_descriptor(fd: i32) {
-    with_registry(|t| t.descriptors.retain(|x| *x != fd));
+impl HomeFile {
+    /// Opens with `open` while nobody can fork: no child gets the descriptor before it is known here.
+    pub fn open<E>(open: impl FnOnce() -> Result<File, E>) -> Result<Self, E> {
+        let birth = Birth::here();
+        let file = with_registry(|t| open().inspect(|f| t.descriptors.push(f.as_raw_fd())))?;
+        Ok(Self { file: ManuallyDrop::new(file), birth })
+    }
+
+    /// True in the process that opened it; elsewhere there is no file behind it.
+    pub fn is_here(&self) -> bool {
+        self.birth.is_here()
+    }
+}
+
+impl Deref for HomeFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Drop for HomeFile {
+    fn drop(&mut self) {
+        // In a child the fork handler closed it already; the number may be someone else's by now.
+        if self.is_here() {
+            let fd = self.file.as_raw_fd();
+            with_registry(|t| {
+                t.descriptors.retain(|x| *x != fd);
+                // SAFETY: dropped here and nowhere else. Under the registry's lock, or a child that is
+                // forked between the two would keep it.
+                unsafe { ManuallyDrop::drop(&mut self.file) };
+            });
+        }
+    }
 }
 
 fn install() {

@@ -130,6 +130,146 @@ pub const EVENT_MESSAGE_TEMPLATE_ID: u16 = 1;
 pub const EVENT_MESSAGE_BLOCK_LENGTH: u16 = 48;
 pub const EVENT_MESSAGE_CORRELATION_ID: usize = 8;
 
+pub const CONSUMER_HELLO_TEMPLATE_ID: u16 = 2;
+pub const CONSUMER_HELLO_BLOCK_LENGTH: u16 = 39;
+pub const CONSUMER_HELLO_STREAM_ID: usize = 0;
+pub const CONSUMER_HELLO_CONSUMER_ID: usize = 4;
+pub const CONSUMER_HELLO_SUPPORTS_SHM: usize = 8;
+pub const CONSUMER_HELLO_SUPPORTS_PROGRESS: usize = 9;
+pub const CONSUMER_HELLO_MODE: usize = 10;
+pub const CONSUMER_HELLO_MAX_RATE_HZ: usize = 11;
+pub const CONSUMER_HELLO_EXPECTED_LAYOUT_VERSION: usize = 15;
+pub const CONSUMER_HELLO_PROGRESS_INTERVAL_US: usize = 19;
+pub const CONSUMER_HELLO_PROGRESS_BYTES_DELTA: usize = 23;
+pub const CONSUMER_HELLO_PROGRESS_MAJOR_DELTA_UNITS: usize = 27;
+pub const CONSUMER_HELLO_DESCRIPTOR_STREAM_ID: usize = 31;
+pub const CONSUMER_HELLO_CONTROL_STREAM_ID: usize = 35;
+
+pub const CONSUMER_CONFIG_TEMPLATE_ID: u16 = 3;
+pub const CONSUMER_CONFIG_BLOCK_LENGTH: u16 = 18;
+pub const CONSUMER_CONFIG_STREAM_ID: usize = 0;
+pub const CONSUMER_CONFIG_CONSUMER_ID: usize = 4;
+pub const CONSUMER_CONFIG_USE_SHM: usize = 8;
+pub const CONSUMER_CONFIG_MODE: usize = 9;
+pub const CONSUMER_CONFIG_DESCRIPTOR_STREAM_ID: usize = 10;
+pub const CONSUMER_CONFIG_CONTROL_STREAM_ID: usize = 14;
+
+pub const QOS_CONSUMER_TEMPLATE_ID: u16 = 5;
+pub const QOS_CONSUMER_BLOCK_LENGTH: u16 = 41;
+pub const QOS_CONSUMER_STREAM_ID: usize = 0;
+pub const QOS_CONSUMER_CONSUMER_ID: usize = 4;
+pub const QOS_CONSUMER_EPOCH: usize = 8;
+pub const QOS_CONSUMER_LAST_SEQ_SEEN: usize = 16;
+pub const QOS_CONSUMER_DROPS_GAP: usize = 24;
+pub const QOS_CONSUMER_DROPS_LATE: usize = 32;
+pub const QOS_CONSUMER_MODE: usize = 40;
+
+pub const QOS_PRODUCER_TEMPLATE_ID: u16 = 6;
+pub const QOS_PRODUCER_BLOCK_LENGTH: u16 = 28;
+pub const QOS_PRODUCER_STREAM_ID: usize = 0;
+pub const QOS_PRODUCER_PRODUCER_ID: usize = 4;
+pub const QOS_PRODUCER_EPOCH: usize = 8;
+pub const QOS_PRODUCER_CURRENT_SEQ: usize = 16;
+pub const QOS_PRODUCER_WATERMARK: usize = 24;
+
+pub const FRAME_PROGRESS_TEMPLATE_ID: u16 = 11;
+pub const FRAME_PROGRESS_BLOCK_LENGTH: u16 = 29;
+pub const FRAME_PROGRESS_STREAM_ID: usize = 0;
+pub const FRAME_PROGRESS_EPOCH: usize = 4;
+pub const FRAME_PROGRESS_SEQ: usize = 12;
+pub const FRAME_PROGRESS_PAYLOAD_BYTES_FILLED: usize = 20;
+pub const FRAME_PROGRESS_STATE: usize = 28;
+
+pub const MODE_STREAM: u8 = 1;
+pub const MODE_RATE_LIMITED: u8 = 2;
+pub const FRAME_PROGRESS_STATE_UNKNOWN: u8 = 0;
+pub const FRAME_PROGRESS_STATE_STARTED: u8 = 1;
+pub const FRAME_PROGRESS_STATE_PROGRESS: u8 = 2;
+pub const FRAME_PROGRESS_STATE_COMPLETE: u8 = 3;
+
+pub const DRIVER_SCHEMA_ID: u16 = 901;
+pub const DRIVER_SCHEMA_VERSION: u16 = 1;
+
+pub const SHM_ATTACH_REQUEST_TEMPLATE_ID: u16 = 1;
+pub const SHM_ATTACH_REQUEST_BLOCK_LENGTH: u16 = 24;
+pub const SHM_ATTACH_REQUEST_CORRELATION_ID: usize = 0;
+pub const SHM_ATTACH_REQUEST_STREAM_ID: usize = 8;
+pub const SHM_ATTACH_REQUEST_CLIENT_ID: usize = 12;
+pub const SHM_ATTACH_REQUEST_ROLE: usize = 16;
+pub const SHM_ATTACH_REQUEST_EXPECTED_LAYOUT_VERSION: usize = 17;
+pub const SHM_ATTACH_REQUEST_MAX_DIMS: usize = 21;
+pub const SHM_ATTACH_REQUEST_PUBLISH_MODE: usize = 22;
+pub const SHM_ATTACH_REQUEST_REQUIRE_HUGEPAGES: usize = 23;
+
+/// The later revision: same template, told apart by its block length.
+pub const SHM_ATTACH_REQUEST_R2_BLOCK_LENGTH: u16 = 27;
+pub const SHM_ATTACH_REQUEST_R2_PUBLISH_MODE: usize = 21;
+pub const SHM_ATTACH_REQUEST_R2_HUGEPAGES_POLICY: usize = 22;
+pub const SHM_ATTACH_REQUEST_R2_DESIRED_NODE_ID: usize = 23;
+
+pub const SHM_ATTACH_RESPONSE_TEMPLATE_ID: u16 = 2;
+pub const SHM_ATTACH_RESPONSE_BLOCK_LENGTH: u16 = 51;
+pub const SHM_ATTACH_RESPONSE_CORRELATION_ID: usize = 0;
+pub const SHM_ATTACH_RESPONSE_CODE: usize = 8;
+pub const SHM_ATTACH_RESPONSE_LEASE_ID: usize = 12;
+pub const SHM_ATTACH_RESPONSE_LEASE_EXPIRY_TIMESTAMP_NS: usize = 20;
+pub const SHM_ATTACH_RESPONSE_STREAM_ID: usize = 28;
+pub const SHM_ATTACH_RESPONSE_EPOCH: usize = 32;
+pub const SHM_ATTACH_RESPONSE_LAYOUT_VERSION: usize = 40;
+pub const SHM_ATTACH_RESPONSE_HEADER_NSLOTS: usize = 44;
+pub const SHM_ATTACH_RESPONSE_HEADER_SLOT_BYTES: usize = 48;
+pub const SHM_ATTACH_RESPONSE_MAX_DIMS: usize = 50;
+pub const SHM_ATTACH_RESPONSE_PAYLOAD_POOLS_BLOCK_LENGTH: u16 = 10;
+pub const SHM_ATTACH_RESPONSE_R2_BLOCK_LENGTH: u16 = 54;
+pub const SHM_ATTACH_RESPONSE_R2_NODE_ID: usize = 50;
+
+pub const SHM_DETACH_REQUEST_TEMPLATE_ID: u16 = 3;
+pub const SHM_DETACH_REQUEST_BLOCK_LENGTH: u16 = 25;
+pub const SHM_DETACH_REQUEST_CORRELATION_ID: usize = 0;
+pub const SHM_DETACH_REQUEST_LEASE_ID: usize = 8;
+pub const SHM_DETACH_REQUEST_STREAM_ID: usize = 16;
+pub const SHM_DETACH_REQUEST_CLIENT_ID: usize = 20;
+pub const SHM_DETACH_REQUEST_ROLE: usize = 24;
+
+pub const SHM_LEASE_KEEPALIVE_TEMPLATE_ID: u16 = 5;
+pub const SHM_LEASE_KEEPALIVE_BLOCK_LENGTH: u16 = 25;
+pub const SHM_LEASE_KEEPALIVE_LEASE_ID: usize = 0;
+pub const SHM_LEASE_KEEPALIVE_STREAM_ID: usize = 8;
+pub const SHM_LEASE_KEEPALIVE_CLIENT_ID: usize = 12;
+pub const SHM_LEASE_KEEPALIVE_ROLE: usize = 16;
+pub const SHM_LEASE_KEEPALIVE_CLIENT_TIMESTAMP_NS: usize = 17;
+
+pub const SHM_DRIVER_SHUTDOWN_TEMPLATE_ID: u16 = 6;
+pub const SHM_DRIVER_SHUTDOWN_BLOCK_LENGTH: u16 = 9;
+pub const SHM_DRIVER_SHUTDOWN_REASON: usize = 8;
+
+pub const SHM_LEASE_REVOKED_TEMPLATE_ID: u16 = 7;
+pub const SHM_LEASE_REVOKED_BLOCK_LENGTH: u16 = 26;
+pub const SHM_LEASE_REVOKED_LEASE_ID: usize = 8;
+pub const SHM_LEASE_REVOKED_STREAM_ID: usize = 16;
+pub const SHM_LEASE_REVOKED_CLIENT_ID: usize = 20;
+pub const SHM_LEASE_REVOKED_ROLE: usize = 24;
+pub const SHM_LEASE_REVOKED_REASON: usize = 25;
+
+pub const ROLE_PRODUCER: u8 = 1;
+pub const ROLE_CONSUMER: u8 = 2;
+pub const PUBLISH_MODE_REQUIRE_EXISTING: u8 = 1;
+pub const PUBLISH_MODE_EXISTING_OR_CREATE: u8 = 2;
+pub const HUGEPAGES_POLICY_UNSPECIFIED: u8 = 0;
+pub const HUGEPAGES_POLICY_HUGEPAGES: u8 = 2;
+pub const RESPONSE_CODE_OK: i32 = 0;
+pub const RESPONSE_CODE_UNSUPPORTED: i32 = 1;
+pub const RESPONSE_CODE_INVALID_PARAMS: i32 = 2;
+pub const RESPONSE_CODE_REJECTED: i32 = 3;
+pub const RESPONSE_CODE_INTERNAL_ERROR: i32 = 4;
+pub const LEASE_REVOKE_REASON_DETACHED: u8 = 1;
+pub const LEASE_REVOKE_REASON_EXPIRED: u8 = 2;
+pub const LEASE_REVOKE_REASON_REVOKED: u8 = 3;
+pub const SHUTDOWN_REASON_NORMAL: u8 = 0;
+pub const SHUTDOWN_REASON_ADMIN: u8 = 1;
+pub const SHUTDOWN_REASON_ERROR: u8 = 2;
+
+pub const NULL_U8: u8 = u8::MAX;
 pub const NULL_U16: u16 = u16::MAX;
 pub const NULL_U32: u32 = u32::MAX;
 pub const NULL_U64: u64 = u64::MAX;
@@ -161,11 +301,16 @@ le!(get_u32, put_u32, u32);
 le!(get_i32, put_i32, i32);
 le!(get_u64, put_u64, u64);
 
-/// Writes an SBE message header at the start of `bytes`.
+/// Writes an SBE message header of the wire schema at the start of `bytes`.
 #[inline]
 pub fn put_message_header(bytes: &mut [u8], block_length: u16, template_id: u16) {
+    put_header_of(bytes, block_length, template_id, WIRE_SCHEMA_ID, WIRE_SCHEMA_VERSION);
+}
+
+#[inline]
+pub fn put_header_of(bytes: &mut [u8], block_length: u16, template_id: u16, schema_id: u16, version: u16) {
     put_u16(bytes, MESSAGE_HEADER_BLOCK_LENGTH, block_length);
     put_u16(bytes, MESSAGE_HEADER_TEMPLATE_ID, template_id);
-    put_u16(bytes, MESSAGE_HEADER_SCHEMA_ID, WIRE_SCHEMA_ID);
-    put_u16(bytes, MESSAGE_HEADER_VERSION, WIRE_SCHEMA_VERSION);
+    put_u16(bytes, MESSAGE_HEADER_SCHEMA_ID, schema_id);
+    put_u16(bytes, MESSAGE_HEADER_VERSION, version);
 }

@@ -3,12 +3,12 @@
 //! file goes with an orderly end; whoever locks one checks that it is still the one at its path.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::fork::{self, Birth};
+use crate::fork::HomeFile;
 
 #[derive(Debug)]
 pub enum LockError {
@@ -25,9 +25,8 @@ impl From<io::Error> for LockError {
 
 #[derive(Debug)]
 pub struct FileLock {
-    file: Option<File>,
+    file: HomeFile,
     path: PathBuf,
-    birth: Birth,
 }
 
 /// A write lock on byte 0.
@@ -55,32 +54,40 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Whether nobody holds the lock at `path`, or there is none. Takes nothing.
-pub fn is_free(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else {
-        return true;
-    };
+/// Whether another open file description holds the write lock on byte 0. Takes nothing.
+pub fn is_held(file: &File) -> io::Result<bool> {
     let mut lock = write_lock();
     // SAFETY: the descriptor is open and the struct lives through the call.
     let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
-    rc == 0 && lock.l_type == libc::F_UNLCK as libc::c_short
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // A read lock of some other program would stand in our way, but it is no writer.
+    Ok(lock.l_type == libc::F_WRLCK as libc::c_short)
+}
+
+/// Whether nobody holds the lock at `path`, or there is none. Takes nothing.
+pub fn is_free(path: &Path) -> bool {
+    File::open(path).map_or(true, |file| is_held(&file).is_ok_and(|held| !held))
 }
 
 impl FileLock {
     /// Takes the lock at `path` and writes `holder` into it.
     pub fn acquire(path: &Path, holder: &str) -> Result<Self, LockError> {
-        let mut file = loop {
-            let mut file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
-                .open(path)?;
+        let file = loop {
+            let file = HomeFile::open(|| {
+                OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .create(true)
+                    .truncate(false)
+                    .mode(0o600)
+                    .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+                    .open(path)
+            })?;
             if !try_lock(&file)? {
                 let mut text = String::new();
-                let _ = Read::take(&mut file, 1024).read_to_string(&mut text);
+                let _ = Read::take(&*file, 1024).read_to_string(&mut text);
                 return Err(LockError::Held(text.trim().to_owned()));
             }
             // The holder before us may have removed the file between our opening and our locking.
@@ -90,24 +97,16 @@ impl FileLock {
             }
         };
         file.set_len(0)?;
-        file.seek(SeekFrom::Start(0))?;
-        file.write_all(holder.as_bytes())?;
-        fork::register_descriptor(file.as_raw_fd());
-        Ok(Self { file: Some(file), path: path.to_path_buf(), birth: Birth::here() })
+        file.write_all_at(holder.as_bytes(), 0)?;
+        Ok(Self { file, path: path.to_path_buf() })
     }
 }
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        if let Some(file) = self.file.take() {
-            if self.birth.is_here() {
-                fork::forget_descriptor(file.as_raw_fd());
-                // Still locked, so nobody else can have taken it.
-                let _ = std::fs::remove_file(&self.path);
-            } else {
-                // The fork handler closed it already; the number may be someone else's by now.
-                std::mem::forget(file);
-            }
+        if self.file.is_here() {
+            // Still locked, so nobody else can have taken it.
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::fstatfs;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mlock, mmap, munmap};
 
 use crate::contain::{self, AllowedBases, ContainError};
 use crate::fork;
@@ -143,18 +143,29 @@ impl Judged {
 
 /// The opened file and the bytes to map of it. The superblock is read, not mapped.
 fn judge(uri: &str, expected: &Expected, bases: &AllowedBases, access: Access) -> Result<(File, u64), Fault> {
+    check_shape(expected)?;
+    let parsed = RegionUri::parse(uri).map_err(Fault::Uri)?;
+    let file = contain::open(Path::new(&parsed.path), bases, access == Access::Write).map_err(Fault::Path)?;
+    let len = judge_file(&file, expected, parsed.require_hugepages)?;
+    Ok((file, len))
+}
+
+fn check_shape(expected: &Expected) -> Result<(), Fault> {
     if !nslots_is_valid(expected.nslots) {
         return Err(Fault::Nslots(expected.nslots));
     }
-    if let RegionKind::PayloadPool { stride_bytes, .. } = expected.kind
-        && !stride_is_valid(stride_bytes)
-    {
-        return Err(Fault::Stride(stride_bytes));
+    match expected.kind {
+        RegionKind::PayloadPool { stride_bytes, .. } if !stride_is_valid(stride_bytes) => {
+            Err(Fault::Stride(stride_bytes))
+        }
+        _ => Ok(()),
     }
-    let parsed = RegionUri::parse(uri).map_err(Fault::Uri)?;
-    let file = contain::open(Path::new(&parsed.path), bases, access == Access::Write).map_err(Fault::Path)?;
-    let huge_page = huge_page_bytes(&file).map_err(Fault::Map)?;
-    if parsed.require_hugepages && huge_page.is_none() {
+}
+
+/// The bytes to map of an open file that is what `expected` says.
+pub(crate) fn judge_file(file: &File, expected: &Expected, require_hugepages: bool) -> Result<u64, Fault> {
+    let huge_page = huge_page_bytes(file).map_err(Fault::Map)?;
+    if require_hugepages && huge_page.is_none() {
         return Err(Fault::NotHugepages);
     }
     let found = file.metadata().map_err(Fault::Map)?.size();
@@ -170,7 +181,7 @@ fn judge(uri: &str, expected: &Expected, bases: &AllowedBases, access: Access) -
         return Err(Fault::TooShort { found, needed });
     }
     // A hugetlbfs mapping comes in whole pages.
-    Ok((file, huge_page.map_or(needed, |page| needed.next_multiple_of(page))))
+    Ok(huge_page.map_or(needed, |page| needed.next_multiple_of(page)))
 }
 
 impl Region {
@@ -206,6 +217,12 @@ impl Region {
         };
         // SAFETY: populating does not change the contents of this mapping.
         let _ = unsafe { rustix::mm::madvise(self.ptr.cast(), self.len, advice) };
+    }
+
+    /// Keeps every page in memory for as long as it is mapped.
+    pub fn lock_memory(&self) -> std::io::Result<()> {
+        // SAFETY: exactly this mapping; its contents stay as they are.
+        Ok(unsafe { mlock(self.ptr.cast(), self.len) }?)
     }
 
     pub fn len(&self) -> usize {

@@ -25,6 +25,8 @@ pub struct Mapping {
     pub stream_id: u32,
     pub epoch: u64,
     pub nslots: u32,
+    /// The owner when it was mapped: an epoch has one.
+    owner_pid: u64,
     header: Region,
     /// By stride, smallest first: the first that fits is the right one.
     pools: Vec<Pool>,
@@ -74,6 +76,7 @@ impl Mapping {
             stream_id: announce.stream_id,
             epoch: announce.epoch,
             nslots: announce.header_nslots,
+            owner_pid: header.superblock().pid,
             header,
             pools,
         })
@@ -82,6 +85,12 @@ impl Mapping {
     pub fn prefault(&self) {
         self.header.prefault();
         self.pools.iter().for_each(|p| p.region.prefault());
+    }
+
+    /// Keeps every page of every region in memory, or says why it cannot.
+    pub fn lock_memory(&self) -> std::io::Result<()> {
+        self.header.lock_memory()?;
+        self.pools.iter().try_for_each(|p| p.region.lock_memory())
     }
 
     /// Whether every superblock says what the latest announce says (wire §15.1).
@@ -98,12 +107,22 @@ impl Mapping {
             && announce.pools.iter().all(pool_holds)
     }
 
+    /// All bytes that are mapped.
+    pub fn bytes(&self) -> usize {
+        self.header.len() + self.pools.iter().map(|p| p.region.len()).sum::<usize>()
+    }
+
     pub fn activity_ns(&self) -> u64 {
         self.header.activity_ns()
     }
 
     pub fn pid(&self) -> u64 {
         self.header.superblock().pid
+    }
+
+    /// Whether someone else has taken the regions over in the middle of the epoch (wire §15.14).
+    pub fn has_changed_hands(&self) -> bool {
+        self.pid() != self.owner_pid
     }
 
     /// The writer's sign of life, in every superblock.
@@ -160,16 +179,33 @@ impl Mapping {
     }
 
     /// Writer: fills the header and commits. The payload is complete.
+    ///
+    /// A word that is already right is not written: frames of one stream differ in little but the first of
+    /// the header's four cache lines, and the others then stay where readers have them.
     #[inline]
     pub fn commit(&self, seq: u64, fields: &SlotFields) {
         let bytes = fields.encode();
         let at = self.slot_at(self.index(seq));
         for (i, chunk) in bytes.chunks_exact(8).enumerate().skip(1) {
-            let mut word = [0u8; 8];
-            word.copy_from_slice(chunk);
-            self.header.word(at + 8 * i).store(u64::from_le_bytes(word), Ordering::Relaxed);
+            let mut bytes = [0u8; 8];
+            bytes.copy_from_slice(chunk);
+            let (word, value) = (self.header.word(at + 8 * i), u64::from_le_bytes(bytes));
+            // Nobody else writes here, so what we read is what readers will read.
+            if word.load(Ordering::Relaxed) != value {
+                word.store(value, Ordering::Relaxed);
+            }
         }
         seqlock::commit(self.commit_word(seq), seq);
+    }
+
+    /// Writer: asks for the cache lines of the next slot that a reader may hold, while nobody waits. A store
+    /// to one of them would otherwise keep all later stores back until it has come over.
+    #[inline]
+    pub fn prepare(&self, seq: u64, pool: u16, len: usize) {
+        copy::prefetch_for_write(self.header.at(self.slot_at(self.index(seq))));
+        let payload = self.payload(pool, seq);
+        copy::prefetch_for_write(payload);
+        copy::prefetch_for_write(payload.wrapping_add(len.saturating_sub(1)));
     }
 
     /// Reader: judges the frame `seq` by every rule, without waiting and without touching its payload.
@@ -194,7 +230,12 @@ impl Mapping {
         if info.values_len_bytes > self.pools[pool].stride_bytes {
             return Err(Drop::ValuesLen);
         }
-        Ok(Located { seq, pool: pool as u16, info })
+        let pool = pool as u16;
+        // Whoever asks for a frame reads it: its ends are under way while the caller is still on the way.
+        let payload = self.payload(pool, seq);
+        copy::prefetch(payload);
+        copy::prefetch(payload.wrapping_add((info.values_len_bytes as usize).saturating_sub(1)));
+        Ok(Located { seq, pool, info })
     }
 
     /// Whether the frame is still what it was: the check after use.

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use tensorpool_core::announce::{PoolAnnounce, Seen};
 
-use crate::aeron::{Assembler, Client, Publication, Subscription};
+use crate::aeron::{Assembler, Client, NotTaken, Publication, Subscription};
 use crate::conductor::{Endpoint, Tick};
 use crate::handle::Handle;
 
 /// Announces taken in one round; the rest waits for the next.
 const LIMIT: usize = 256;
+/// By then a subscriber whose client is not starved has seen our image.
+const JOINED_AFTER_NS: u64 = 50_000_000;
 
 pub struct Announces {
     channel: String,
@@ -19,16 +21,28 @@ pub struct Announces {
     assembler: Option<Assembler>,
     malformed: u64,
     arrivals: u64,
+    /// When all is to be said again because someone came; 0 while nobody listens.
+    say_again_ns: Option<u64>,
 }
 
 impl Announces {
     pub fn new(channel: String, stream_id: i32) -> Self {
         let (publication, subscription) = (Handle::None, Handle::None);
-        Self { channel, stream_id, publication, subscription, assembler: None, malformed: 0, arrivals: 0 }
+        Self {
+            channel,
+            stream_id,
+            publication,
+            subscription,
+            assembler: None,
+            malformed: 0,
+            arrivals: 0,
+            say_again_ns: Some(0),
+        }
     }
 
     pub fn detach(&mut self) {
         self.publication = Handle::None;
+        self.say_again_ns = Some(0);
         self.subscription = Handle::None;
         self.assembler = None;
     }
@@ -79,11 +93,23 @@ impl Announces {
         let Some(publication) = self.publication.get() else {
             return;
         };
+        // Nobody listens: all stays due, and is said to the first who comes.
+        if !publication.is_connected() {
+            self.say_again_ns = Some(0);
+            return;
+        }
+        let now_ns = tick.now.monotonic_ns;
+        if self.say_again_ns.is_some_and(|at| at <= now_ns) {
+            endpoints.iter().for_each(|(_, e)| e.announce_soon());
+            // We see the listener before it knows itself joined, and then takes the first for a replay.
+            self.say_again_ns = (self.say_again_ns == Some(0)).then_some(now_ns + JOINED_AFTER_NS);
+        }
         for (_, endpoint) in endpoints {
-            if let Some(message) = endpoint.due_announce(tick.now) {
-                // Soft state: what is not heard now is said again next period.
-                let _ = publication.offer(&message);
-            }
+            endpoint.send_due(tick.now, &mut |message| match publication.offer(message) {
+                Err(NotTaken::BackPressured | NotTaken::NotConnected) => false,
+                // Not to be mended by trying again at once; it must not hold up the others.
+                Ok(_) | Err(NotTaken::Closed) => true,
+            });
         }
     }
 }

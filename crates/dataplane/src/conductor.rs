@@ -12,28 +12,36 @@ use std::time::{Duration, Instant};
 
 use tensorpool_core::announce::PoolAnnounce;
 use tensorpool_core::contain::AllowedBases;
+use tensorpool_core::driver_messages::Heard;
 use tensorpool_core::fork::Birth;
 use tensorpool_core::mapping::Now;
 use tensorpool_core::time::{monotonic_ns, realtime_ns};
 
 use crate::aeron::{self, AeronError, Client};
 use crate::announces::Announces;
+use crate::control_plane::ControlPlane;
 use crate::events::{Event, Events};
-use crate::media_driver::{self, LaunchError, MediaDriver, Settings};
+use crate::media_driver::{self, DeathWatch, LaunchError, MediaDriver, Settings};
 
 /// How long the conductor sleeps between its rounds; short enough for prompt mapping and announces.
 const TICK: Duration = Duration::from_millis(2);
 const RETRY: Duration = Duration::from_millis(200);
+/// How often the life of a media driver in another process is looked at.
+const WATCH: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug)]
 pub struct Config {
     pub aeron_dir: String,
     /// Where given, a media driver is embedded if none runs in `aeron_dir`.
     pub embed: Option<Settings>,
+    /// The lock that whoever embeds a media driver in `aeron_dir` holds.
+    pub media_driver_lock: PathBuf,
     pub driver_timeout_ms: u64,
     pub announce_channel: String,
     pub announce_stream_id: i32,
     pub announce_period_ns: u64,
+    pub control_channel: String,
+    pub control_stream_id: i32,
     pub allowed_base_dirs: Vec<PathBuf>,
 }
 
@@ -50,6 +58,8 @@ pub trait Endpoint: Send + Sync {
     fn attach(&self, client: &Client) -> Result<(), AeronError>;
     /// Lets go of every handle: the client is dead, or about to be closed.
     fn detach(&self);
+    /// The media driver is gone; `detach` follows.
+    fn on_disconnected(&self, _tick: &Tick<'_>) {}
     /// The end: lets go of everything.
     fn close(&self);
     fn duty(&self, _tick: &Tick<'_>) {}
@@ -62,8 +72,19 @@ pub trait Endpoint: Send + Sync {
     }
     /// Makes the next announce due at once.
     fn announce_soon(&self) {}
-    /// The announce to send now, if one is due.
-    fn due_announce(&self, _now: Now) -> Option<Vec<u8>> {
+    /// Gives every announce that is due to `send`; false from it: not taken now, so it stays due.
+    fn send_due(&self, _now: Now, _send: &mut dyn FnMut(&[u8]) -> bool) {}
+    /// Whether it lives on a driver's lease, and the rest of these concern it.
+    fn wants_lease(&self) -> bool {
+        false
+    }
+    fn on_driver(&self, _heard: &Heard, _tick: &Tick<'_>) {}
+    /// Someone new speaks on the control stream; it may be a driver that came back.
+    fn on_newcomer(&self, _tick: &Tick<'_>) {}
+    /// Gives what it has to say to the driver to `send`, which says whether it was taken.
+    fn send_requests(&self, _tick: &Tick<'_>, _send: &mut dyn FnMut(&[u8]) -> bool) {}
+    /// What the driver is told before the end.
+    fn farewell(&self) -> Option<Vec<u8>> {
         None
     }
 }
@@ -109,12 +130,15 @@ impl Conductor {
         });
         let round = Round {
             announces: Announces::new(config.announce_channel.clone(), config.announce_stream_id),
+            control: ControlPlane::new(config.control_channel.clone(), config.control_stream_id),
             config,
             bases,
             shared: shared.clone(),
             endpoints: Vec::new(),
             client: None,
             driver: None,
+            watch: None,
+            next_look: Instant::now(),
             next_try: Instant::now(),
         };
         let thread = std::thread::Builder::new().name("tp-conductor".into()).spawn(move || round.run())?;
@@ -207,8 +231,12 @@ struct Round {
     shared: Arc<Shared>,
     endpoints: Vec<(u64, Arc<dyn Endpoint>)>,
     announces: Announces,
+    control: ControlPlane,
     client: Option<Client>,
     driver: Option<MediaDriver>,
+    /// On a media driver in another process, where it can be watched.
+    watch: Option<DeathWatch>,
+    next_look: Instant,
     next_try: Instant,
 }
 
@@ -217,24 +245,24 @@ impl Round {
         while self.obey() {
             match self.client.as_ref().map(Client::is_closed) {
                 None => self.connect(),
-                Some(true) => self.disconnect(),
+                Some(true) => self.disconnect("it stopped answering"),
+                Some(false) if self.is_orphaned() => self.disconnect("its process is gone"),
                 Some(false) => self.work(),
             }
             self.duties();
             std::thread::park_timeout(TICK);
         }
-        let unheard = self.shared.commands.lock().map(|mut c| c.take());
-        if let Ok(Some(unheard)) = unheard {
-            for command in unheard {
-                if let Command::Add(_, endpoint) = command {
-                    endpoint.close();
-                }
+        let unheard = self.shared.commands.lock().ok().and_then(|mut c| c.take());
+        for command in unheard.into_iter().flatten() {
+            if let Command::Add(_, endpoint) = command {
+                endpoint.close();
             }
         }
-        for (_, endpoint) in &self.endpoints {
-            endpoint.close();
+        for (_, endpoint) in std::mem::take(&mut self.endpoints) {
+            self.end(&*endpoint);
         }
         self.announces.detach();
+        self.control.detach();
         // Handles are gone; the client goes before the driver it talks to.
         drop(self.client.take());
         drop(self.driver.take());
@@ -253,7 +281,8 @@ impl Round {
                 Command::Add(id, endpoint) => self.endpoints.push((id, endpoint)),
                 Command::Remove(id, done) => {
                     if let Some(at) = self.endpoints.iter().position(|(i, _)| *i == id) {
-                        self.endpoints.swap_remove(at).1.close();
+                        let (_, endpoint) = self.endpoints.swap_remove(at);
+                        self.end(&*endpoint);
                     }
                     let _ = done.send(());
                 }
@@ -263,13 +292,22 @@ impl Round {
         true
     }
 
+    /// A lease is given back before its lock and its regions are let go.
+    fn end(&mut self, endpoint: &dyn Endpoint) {
+        if let Some(farewell) = endpoint.farewell() {
+            self.control.say(&farewell);
+        }
+        endpoint.close();
+    }
+
     fn connect(&mut self) {
         if Instant::now() < self.next_try {
             return;
         }
         match self.try_connect() {
-            Ok(client) => {
+            Ok((client, watch)) => {
                 self.client = Some(client);
+                self.watch = watch;
                 let embeds = self.driver.is_some();
                 self.set_status(|s| {
                     s.connected = true;
@@ -290,15 +328,16 @@ impl Round {
         }
     }
 
-    fn try_connect(&mut self) -> Result<Client, String> {
-        let dir = &self.config.aeron_dir;
+    /// A client, and for a driver elsewhere the watch on it.
+    fn try_connect(&mut self) -> Result<(Client, Option<DeathWatch>), String> {
+        let (dir, lock) = (&self.config.aeron_dir, &self.config.media_driver_lock);
         if self.driver.is_none() {
-            let is_active = aeron::driver_is_active(dir, self.config.driver_timeout_ms as i64);
+            // The heartbeat outlives a killed process for a while; its lock does not.
+            let is_active = aeron::driver_is_active(dir, self.config.driver_timeout_ms as i64)
+                && !media_driver::is_left_over(dir, lock);
             match &self.config.embed {
-                None if is_active => {}
+                _ if is_active => {}
                 None => return Err(format!("no media driver is running in {dir}")),
-                // The heartbeat outlives a killed process for a while; its lock does not.
-                Some(settings) if is_active && !media_driver::is_left_over(settings) => {}
                 Some(settings) => match MediaDriver::launch(settings) {
                     Ok(driver) => self.driver = Some(driver),
                     // Someone else is just starting one: look again soon, and keep up the duties.
@@ -309,18 +348,32 @@ impl Round {
                 },
             }
         }
-        Client::connect(dir, self.config.driver_timeout_ms).map_err(|e| format!("media driver in {dir}: {e}"))
+        let watch = self.driver.is_none().then(|| DeathWatch::of(dir, lock));
+        let client = Client::connect(dir, self.config.driver_timeout_ms);
+        client.map(|c| (c, watch)).map_err(|e| format!("media driver in {dir}: {e}"))
     }
 
-    fn disconnect(&mut self) {
+    fn is_orphaned(&mut self) -> bool {
+        let now = Instant::now();
+        let Some(watch) = self.watch.as_ref().filter(|_| now >= self.next_look) else {
+            return false;
+        };
+        self.next_look = now + WATCH;
+        watch.is_dead()
+    }
+
+    fn disconnect(&mut self, how: &str) {
+        let tick = Tick { now: now(), bases: &self.bases, events: &self.shared.events };
         for (_, endpoint) in &self.endpoints {
+            endpoint.on_disconnected(&tick);
             endpoint.detach();
         }
         self.announces.detach();
+        self.control.detach();
         let errors = self.client.take().map(|c| c.errors()).unwrap_or_default();
         // A driver of our own that stopped answering is replaced, not trusted.
         drop(self.driver.take());
-        let why = errors.last().map_or_else(|| "it stopped answering".to_owned(), |e| e.message.clone());
+        let why = errors.last().map_or_else(|| how.to_owned(), |e| e.message.clone());
         self.set_status(|s| {
             s.connected = false;
             s.last_error = Some(format!("media driver lost: {why}"));
@@ -349,7 +402,11 @@ impl Round {
                 self.set_status(|s| s.last_error = Some(error.to_string()));
             }
         }
+        // What the driver says of a lease comes before the announce that follows from it; and who was asleep
+        // hears both before it judges, and speaks.
+        self.control.hear(client, &self.endpoints, &tick);
         self.announces.work(client, &self.endpoints, &tick);
+        self.control.speak(&self.endpoints, &tick);
     }
 
     fn set_status(&self, change: impl FnOnce(&mut Status)) {

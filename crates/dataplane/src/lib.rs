@@ -6,14 +6,18 @@
 
 pub mod aeron;
 pub mod announces;
+pub mod beacons;
 pub mod conductor;
 pub mod consumer;
 pub mod control;
+pub mod control_plane;
 pub mod counter;
 pub mod events;
 pub mod handle;
 pub mod idle;
+pub mod lease;
 pub mod mailbox;
 pub mod media_driver;
 pub mod producer;
+pub mod reading;
 pub mod turn;

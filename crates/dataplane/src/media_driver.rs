@@ -6,7 +6,7 @@
 
 use std::ffi::{CString, c_int};
 use std::fmt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
 
@@ -148,11 +148,46 @@ fn cnc_pid(dir: &str) -> Option<u32> {
     }
 }
 
-/// Whether the driver found in `settings.dir` was embedded by a process that is dead: its lock is
-/// free and names the maker of the files.
-pub fn is_left_over(settings: &Settings) -> bool {
-    let named = std::fs::read_to_string(&settings.lock_path).unwrap_or_default();
-    cnc_pid(&settings.dir).is_some_and(|pid| named == holder(pid)) && lock::is_free(&settings.lock_path)
+/// Whether the driver found in `dir` was started by a process that is dead: its lock is free and names
+/// the maker of the files. The heartbeat in them may still look fresh.
+pub fn is_left_over(dir: &str, lock_path: &Path) -> bool {
+    let named = std::fs::read_to_string(lock_path).unwrap_or_default();
+    cnc_pid(dir).is_some_and(|pid| named == holder(pid)) && lock::is_free(lock_path)
+}
+
+/// Which driver's files are in `dir`: the next one makes its own. None while there are none.
+fn files_in(dir: &str) -> Option<(u64, u64)> {
+    Path::new(dir).join("cnc.dat").metadata().ok().map(|m| (m.dev(), m.ino()))
+}
+
+/// Watches a media driver in another process by its files, and by the lock that dies with it. Its
+/// heartbeat would take seconds to tell.
+pub struct DeathWatch {
+    dir: String,
+    files: Option<(u64, u64)>,
+    /// The lock and what it says; none where the driver holds no lock that we know of.
+    lock: Option<(PathBuf, String)>,
+}
+
+impl DeathWatch {
+    /// To be made before a client connects: whoever comes in between is then told from the one met.
+    pub fn of(dir: &str, lock_path: &Path) -> Self {
+        let files = files_in(dir);
+        let named = std::fs::read_to_string(lock_path).unwrap_or_default();
+        let is_makers = cnc_pid(dir).is_some_and(|pid| named == holder(pid)) && !lock::is_free(lock_path);
+        let lock = is_makers.then(|| (lock_path.to_path_buf(), named));
+        Self { dir: dir.to_owned(), files, lock }
+    }
+
+    pub fn is_dead(&self) -> bool {
+        // Files that are merely gone say nothing: whoever has them open goes on with them.
+        let are_replaced = files_in(&self.dir).is_some_and(|now| Some(now) != self.files);
+        are_replaced
+            || self.lock.as_ref().is_some_and(|(path, named)| {
+                // Another name in it: someone else was quicker to start the next one.
+                lock::is_free(path) || std::fs::read_to_string(path).map_or(true, |now| now != *named)
+            })
+    }
 }
 
 impl MediaDriver {

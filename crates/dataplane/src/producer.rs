@@ -4,82 +4,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use tensorpool_core::announce::PoolAnnounce;
+use tensorpool_core::attach::Terms;
 use tensorpool_core::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDescriptor};
-use tensorpool_core::mapping::Now;
 use tensorpool_core::order::Order;
+use tensorpool_core::region_lock::RegionLock;
 use tensorpool_core::ring::Mapping;
 use tensorpool_core::slot::SlotFields;
 use tensorpool_core::tensor::TensorSpec;
 use tensorpool_core::time::monotonic_ns;
 
-use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken};
-use crate::conductor::{Endpoint, Tick};
+use crate::aeron::{ExclusivePublication, NotTaken};
 use crate::handle::Handle;
+use crate::lease::Lease;
 use crate::turn::TurnLock;
 
-/// What became of a frame. Only `Published` reached a consumer's stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Outcome {
-    Published,
-    /// In the ring; its descriptor follows when an older claim is settled.
-    Deferred,
-    BackPressured,
-    NotConnected,
-    Closed,
-    NoPool,
-    SlotClaimed,
-}
+mod account;
+mod endpoint;
 
-impl Outcome {
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Published => "published",
-            Self::Deferred => "deferred",
-            Self::BackPressured => "back_pressured",
-            Self::NotConnected => "not_connected",
-            Self::Closed => "closed",
-            Self::NoPool => "no_pool",
-            Self::SlotClaimed => "slot_claimed",
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Offered {
-    pub outcome: Outcome,
-    /// The frame's sequence, if it got as far as the ring.
-    pub seq: Option<u64>,
-}
-
-/// What a frame carries beside its payload.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Tags {
-    /// Source time; the time of the commit if not given.
-    pub timestamp_ns: Option<u64>,
-    pub meta_version: u32,
-    pub trace_id: u64,
-}
-
-/// committed = published + back_pressured + not_connected + closed + what is deferred.
-#[derive(Debug, Default)]
-pub struct Counters {
-    pub committed: AtomicU64,
-    pub published: AtomicU64,
-    pub back_pressured: AtomicU64,
-    pub not_connected: AtomicU64,
-    pub closed: AtomicU64,
-    pub no_pool: AtomicU64,
-    pub slot_claimed: AtomicU64,
-    pub after_close: AtomicU64,
-    pub abandoned: AtomicU64,
-    pub holes: AtomicU64,
-    pub bytes: AtomicU64,
-}
-
-fn bump(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
+use account::bump;
+pub use account::{Counters, Offered, Outcome, Tags};
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -91,10 +34,14 @@ pub struct Config {
     /// Stand-alone: this producer owns the regions and announces them.
     pub announce: Option<PoolAnnounce>,
     pub announce_period_ns: u64,
+    /// Touch every page when regions are mapped, so that no frame pays for it.
+    pub prefault: bool,
 }
 
 struct State {
     mapping: Option<Arc<Mapping>>,
+    /// Tells the driver of our death the moment it comes (on a lease).
+    lock: Option<RegionLock>,
     publication: Handle<ExclusivePublication>,
     order: Order,
     /// By slot: what the descriptor of a deferred frame carries.
@@ -106,6 +53,8 @@ pub struct Producer {
     state: TurnLock<State>,
     /// The publication is there: nothing to attach, and no lock to take for it at every tick.
     attached: AtomicBool,
+    /// On a driver: the right to the regions. Alone: none.
+    lease: Option<Lease>,
     counters: Counters,
     closed: AtomicBool,
     next_announce_ns: AtomicU64,
@@ -133,23 +82,43 @@ impl Claim {
 }
 
 impl Producer {
+    /// One that owns its regions.
     pub fn new(config: Config, mapping: Arc<Mapping>) -> Self {
-        let nslots = mapping.nslots;
+        if config.prefault {
+            mapping.prefault();
+        }
+        let made = Self::with(config, None);
+        made.state.lock().take_up(mapping, None);
+        made
+    }
+
+    /// One that works on a driver's regions while it holds a lease.
+    pub fn leased(config: Config, terms: Terms) -> Self {
+        Self::with(config, Some(Lease::new(terms)))
+    }
+
+    fn with(config: Config, lease: Option<Lease>) -> Self {
         let state = State {
-            mapping: Some(mapping),
+            mapping: None,
+            lock: None,
             publication: Handle::None,
-            order: Order::new(nslots),
-            pending: vec![(0, 0); nslots as usize],
+            order: Order::new(1),
+            pending: Vec::new(),
         };
         Self {
             config,
             state: TurnLock::new(state),
             attached: AtomicBool::new(false),
+            lease,
             counters: Counters::default(),
             closed: AtomicBool::new(false),
             next_announce_ns: AtomicU64::new(0),
             next_activity_ns: AtomicU64::new(0),
         }
+    }
+
+    pub fn lease(&self) -> Option<&Lease> {
+        self.lease.as_ref()
     }
 
     pub fn counters(&self) -> &Counters {
@@ -189,14 +158,38 @@ impl Producer {
         tags: Tags,
         fill: impl FnOnce(*mut u8),
     ) -> Offered {
-        let mut state = self.lock();
-        let (mapping, pool, seq) = match self.take(&mut state, values_len) {
+        self.fill_and_publish(&mut self.lock(), spec, values_len, tags, fill)
+    }
+
+    /// The same without waiting: `None`, and `fill` was not called, if another thread is at work here.
+    #[inline]
+    pub fn try_offer(
+        &self,
+        spec: TensorSpec,
+        values_len: u64,
+        tags: Tags,
+        fill: impl FnOnce(*mut u8),
+    ) -> Option<Offered> {
+        let mut state = self.state.try_lock()?;
+        Some(self.fill_and_publish(&mut state, spec, values_len, tags, fill))
+    }
+
+    #[inline]
+    fn fill_and_publish(
+        &self,
+        state: &mut State,
+        spec: TensorSpec,
+        values_len: u64,
+        tags: Tags,
+        fill: impl FnOnce(*mut u8),
+    ) -> Offered {
+        let (mapping, pool, seq) = match self.take(state, values_len) {
             Ok(taken) => taken,
             Err(outcome) => return Offered { outcome, seq: None },
         };
         mapping.begin(seq);
         fill(mapping.payload(pool, seq));
-        self.commit(&mut state, &mapping, pool, seq, spec, values_len as u32, tags)
+        self.commit(state, &mapping, pool, seq, spec, values_len as u32, tags)
     }
 
     /// Gives out the next slot for writing in place.
@@ -212,9 +205,7 @@ impl Producer {
         match &state.mapping {
             Some(current) if Arc::ptr_eq(current, &claim.mapping) => {}
             // The regions went away under the claim: nobody would see this frame.
-            _ => {
-                return Offered { outcome: Outcome::Closed, seq: None };
-            }
+            _ => return Offered { outcome: self.no_regions(), seq: None },
         }
         self.commit(&mut state, &claim.mapping, claim.pool, claim.seq, claim.spec, claim.values_len, tags)
     }
@@ -234,8 +225,7 @@ impl Producer {
     #[inline]
     fn take(&self, state: &mut State, values_len: u64) -> Result<(Arc<Mapping>, u16, u64), Outcome> {
         let Some(mapping) = state.mapping.clone() else {
-            bump(&self.counters.after_close);
-            return Err(Outcome::Closed);
+            return Err(self.no_regions());
         };
         let Some(pool) = mapping.smallest_pool(values_len) else {
             bump(&self.counters.no_pool);
@@ -246,6 +236,18 @@ impl Producer {
             return Err(Outcome::SlotClaimed);
         };
         Ok((mapping, pool, seq))
+    }
+
+    /// There is nowhere to write: for good, or until the next lease.
+    #[cold]
+    fn no_regions(&self) -> Outcome {
+        if self.lease.is_some() && !self.closed.load(Ordering::Relaxed) {
+            bump(&self.counters.detached);
+            Outcome::Detached
+        } else {
+            bump(&self.counters.after_close);
+            Outcome::Closed
+        }
     }
 
     #[inline]
@@ -280,6 +282,7 @@ impl Producer {
                 outcome = result;
             }
         }
+        mapping.prepare(seq + 1, pool, values_len_bytes as usize);
         Offered { outcome, seq: Some(seq) }
     }
 
@@ -316,65 +319,5 @@ impl Producer {
         };
         bump(counter);
         outcome
-    }
-}
-
-impl Endpoint for Producer {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
-        if self.attached.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let config = &self.config;
-        let mut state = self.state.lock_first();
-        state.publication.advance(|| {
-            client.add_exclusive_publication(&config.descriptor_channel, config.descriptor_stream_id)
-        })?;
-        self.attached.store(state.publication.get().is_some(), Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn detach(&self) {
-        self.attached.store(false, Ordering::Relaxed);
-        self.state.lock_first().publication = Handle::None;
-    }
-
-    fn close(&self) {
-        self.closed.store(true, Ordering::Relaxed);
-        let mut state = self.state.lock_first();
-        // Their claim can no longer be settled, so they never go out.
-        let deferred = state.order.give_up();
-        self.counters.closed.fetch_add(deferred, Ordering::Relaxed);
-        state.publication = Handle::None;
-        state.mapping = None;
-    }
-
-    /// Alone, the producer gives the sign of life of its regions itself.
-    fn duty(&self, tick: &Tick<'_>) {
-        let now_ns = tick.now.monotonic_ns;
-        if self.config.announce.is_none() || now_ns < self.next_activity_ns.load(Ordering::Relaxed) {
-            return;
-        }
-        let mapping = self.state.lock_first().mapping.clone();
-        if let Some(mapping) = mapping {
-            mapping.refresh_activity(now_ns);
-        }
-        self.next_activity_ns.store(now_ns + self.config.announce_period_ns, Ordering::Relaxed);
-    }
-
-    fn sends_announces(&self) -> bool {
-        self.config.announce.is_some() && !self.closed.load(Ordering::Relaxed)
-    }
-
-    fn announce_soon(&self) {
-        self.next_announce_ns.store(0, Ordering::Relaxed);
-    }
-
-    fn due_announce(&self, now: Now) -> Option<Vec<u8>> {
-        let announce = self.config.announce.as_ref()?;
-        if now.monotonic_ns < self.next_announce_ns.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.next_announce_ns.store(now.monotonic_ns + self.config.announce_period_ns, Ordering::Relaxed);
-        Some(PoolAnnounce { timestamp_ns: now.monotonic_ns, ..announce.clone() }.encode())
     }
 }

@@ -6,7 +6,7 @@
 //! dead. So the conductor says that it wants the lock, and the user's threads give way.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 pub struct TurnLock<T> {
     inner: Mutex<T>,
@@ -25,6 +25,19 @@ impl<T> TurnLock<T> {
             self.give_way();
         }
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For the user's threads: the lock if it is free and the conductor does not want it.
+    #[inline]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        if self.wanted.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        match self.inner.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     #[cold]
@@ -65,5 +78,16 @@ mod tests {
             }
             stop.store(true, Ordering::Relaxed);
         });
+    }
+
+    #[test]
+    fn a_try_takes_a_free_lock_and_no_other() {
+        let lock = TurnLock::new(1);
+        assert_eq!(lock.try_lock().as_deref(), Some(&1));
+        let held = lock.lock();
+        assert!(lock.try_lock().is_none());
+        drop(held);
+        lock.wanted.store(1, Ordering::Relaxed);
+        assert!(lock.try_lock().is_none(), "the conductor goes first");
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use tensorpool_core::driver_messages::Role;
 use tensorpool_core::drops::Drop as Reason;
 use tensorpool_core::fork::Birth;
 use tensorpool_core::mapping::Ignored;
@@ -17,6 +18,7 @@ use tensorpool_dataplane::idle::Strategy;
 use crate::context::Conductor;
 use crate::errors;
 use crate::frame::Frame;
+use crate::lease::{self, LeaseTerms};
 
 /// How long a wait stays away from the interpreter before it looks for a Ctrl-C.
 const SIGNAL_CHECK: Duration = Duration::from_millis(50);
@@ -40,7 +42,11 @@ impl Consumer {
     fn take(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<plane::Frame>> {
         let mut frames = TAKEN.with_borrow_mut(std::mem::take);
         frames.clear();
-        py.detach(|| self.consumer.poll(limit, &mut frames));
+        // What is there is taken at once: giving the interpreter away and back takes longer. Who finds
+        // nothing lets other threads go on before the next look.
+        if self.consumer.try_poll(limit, &mut frames) == 0 {
+            py.detach(|| self.consumer.poll(limit, &mut frames));
+        }
         if frames.is_empty()
             && let Err(error) = self.tell_refusal(py)
         {
@@ -71,7 +77,7 @@ impl Consumer {
         if self.latest_only {
             return self.newest(py);
         }
-        let frame = py.detach(|| self.consumer.poll_one());
+        let frame = self.consumer.try_poll_one().or_else(|| py.detach(|| self.consumer.poll_one()));
         if frame.is_none() {
             self.tell_refusal(py)?;
         }
@@ -91,7 +97,7 @@ fn give_back(mut frames: Vec<plane::Frame>) {
 #[pymethods]
 impl Consumer {
     #[new]
-    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, max_outstanding_seq_gap, freshness_ns, idle, latest_only))]
+    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, max_outstanding_seq_gap, freshness_ns, idle, latest_only, lease = None))]
     fn new(
         conductor: &Bound<'_, Conductor>,
         stream_id: u32,
@@ -101,6 +107,7 @@ impl Consumer {
         freshness_ns: u64,
         idle: &str,
         latest_only: bool,
+        lease: Option<LeaseTerms>,
     ) -> PyResult<Self> {
         let idle = idle.parse().map_err(pyo3::exceptions::PyValueError::new_err)?;
         let config = plane::Config {
@@ -110,7 +117,8 @@ impl Consumer {
             max_outstanding_seq_gap,
             freshness_ns,
         };
-        let consumer = Arc::new(plane::Consumer::new(config));
+        let terms = lease.map(|l| l.terms(stream_id, Role::Consumer)).transpose()?;
+        let consumer = Arc::new(plane::Consumer::new(config, terms));
         let id = conductor.get().home(conductor.py())?.add(consumer.clone());
         Ok(Self {
             consumer,
@@ -156,6 +164,12 @@ impl Consumer {
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         errors::at_home(py, self.birth)?;
         Ok(py.detach(|| self.consumer.is_ready()))
+    }
+
+    /// How the lease stands; None without a driver.
+    fn lease<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        errors::at_home(py, self.birth)?;
+        lease::status(py, self.consumer.lease())
     }
 
     #[getter]

@@ -49,25 +49,34 @@ pub fn bounded(seconds: f64) -> Duration {
 #[pymethods]
 impl Conductor {
     #[new]
-    #[pyo3(signature = (*, aeron_dir, embed_lock, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, allowed_base_dirs))]
+    #[pyo3(signature = (*, aeron_dir, media_driver_lock, embed, dir_mode, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, control_channel, control_stream_id, allowed_base_dirs))]
     fn new(
         py: Python<'_>,
         aeron_dir: String,
-        embed_lock: Option<PathBuf>,
+        media_driver_lock: PathBuf,
+        embed: bool,
+        dir_mode: u32,
         driver_timeout_ms: u64,
         announce_channel: String,
         announce_stream_id: i32,
         announce_period_ns: u64,
+        control_channel: String,
+        control_stream_id: i32,
         allowed_base_dirs: Vec<PathBuf>,
     ) -> PyResult<Self> {
         let config = plane::Config {
-            embed: embed_lock
-                .map(|lock| Settings { driver_timeout_ms, ..Settings::new(aeron_dir.clone(), lock) }),
+            embed: embed.then(|| {
+                let settings = Settings::new(aeron_dir.clone(), media_driver_lock.clone());
+                Settings { driver_timeout_ms, dir_mode, ..settings }
+            }),
+            media_driver_lock,
             aeron_dir,
             driver_timeout_ms,
             announce_channel,
             announce_stream_id,
             announce_period_ns,
+            control_channel,
+            control_stream_id,
             allowed_base_dirs,
         };
         let conductor = py.detach(|| plane::Conductor::start(config))?;

@@ -59,6 +59,7 @@ pub fn create(py: Python<'_>, error: &CreateError) -> PyErr {
         CreateError::NotHugepages(_) => "not_hugepages",
         CreateError::NoSpace { .. } => "no_space",
         CreateError::Exists(_) => "exists",
+        CreateError::Held(_) => "held",
         CreateError::Io { .. } => "io",
     };
     raise(py, "RegionCreateError", &error.to_string(), |f| f.set_item("reason", reason))

@@ -3,11 +3,14 @@
 use pyo3::prelude::*;
 
 mod arrays;
+mod beacons;
+mod checksum;
 mod consumer;
 mod context;
 mod counter;
 mod errors;
 mod frame;
+mod lease;
 mod mailbox;
 mod media_driver;
 mod messages;
@@ -28,16 +31,20 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<messages::Subscription>()?;
     m.add_class::<counter::AeronCounter>()?;
     m.add_class::<shm::FileLock>()?;
+    m.add_class::<beacons::Beacons>()?;
     m.add_function(wrap_pyfunction!(media_driver::default_aeron_dir, m)?)?;
     m.add_function(wrap_pyfunction!(media_driver::media_driver_is_active, m)?)?;
     m.add_function(wrap_pyfunction!(counter::read_counters, m)?)?;
     m.add_function(wrap_pyfunction!(shm::create_epoch, m)?)?;
+    m.add_function(wrap_pyfunction!(shm::assign_epoch, m)?)?;
     m.add_function(wrap_pyfunction!(shm::remove_epoch, m)?)?;
     m.add_function(wrap_pyfunction!(shm::open_region, m)?)?;
     m.add_function(wrap_pyfunction!(shm::read_superblock, m)?)?;
     m.add_function(wrap_pyfunction!(shm::parse_region_uri, m)?)?;
     m.add_function(wrap_pyfunction!(shm::sanitize_user, m)?)?;
     m.add_function(wrap_pyfunction!(arrays::copy_bytes, m)?)?;
+    m.add_function(wrap_pyfunction!(checksum::crc32c, m)?)?;
+    m.add_function(wrap_pyfunction!(checksum::crc32c_each, m)?)?;
     m.add_function(wrap_pyfunction!(consumer::drop_reasons, m)?)?;
     Ok(())
 }

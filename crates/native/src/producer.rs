@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensorpool_core::announce::{AnnouncedPool, PoolAnnounce};
 use tensorpool_core::contain::AllowedBases;
+use tensorpool_core::driver_messages::Role;
 use tensorpool_core::fork::Birth;
 use tensorpool_core::layout::*;
 use tensorpool_core::region::Access;
@@ -19,6 +20,10 @@ use tensorpool_dataplane::producer::{Outcome, Tags};
 use crate::arrays::{self, Source};
 use crate::context::Conductor;
 use crate::errors;
+use crate::lease::{self, LeaseTerms};
+
+/// Up to this size the copy is over before another thread that gets the interpreter would have woken up.
+const KEEPS_INTERPRETER_BYTES: u64 = 64 << 10;
 
 /// What became of an offered frame. True if it was published.
 #[pyclass(frozen, module = "tensorpool._native")]
@@ -58,63 +63,88 @@ pub struct Producer {
     birth: Birth,
 }
 
-#[pymethods]
-impl Producer {
-    /// Maps the regions for writing. `announce`: stand-alone, this producer owns and announces them.
-    #[new]
-    #[pyo3(signature = (conductor, *, stream_id, producer_id, epoch, nslots, header_uri, pools, base_dirs, descriptor_channel, descriptor_stream_id, publish_timestamps, announce, announce_period_ns, prefault))]
-    fn new(
-        conductor: &Bound<'_, Conductor>,
-        stream_id: u32,
-        producer_id: u32,
-        epoch: u64,
-        nslots: u32,
-        header_uri: String,
-        pools: Vec<(u16, u32, String)>,
-        base_dirs: Vec<String>,
-        descriptor_channel: String,
-        descriptor_stream_id: i32,
-        publish_timestamps: bool,
-        announce: bool,
-        announce_period_ns: u64,
-        prefault: bool,
-    ) -> PyResult<Self> {
-        let py = conductor.py();
-        let regions = PoolAnnounce {
+/// Regions that this process made, handed over as a dict.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct OwnRegions {
+    producer_id: u32,
+    epoch: u64,
+    nslots: u32,
+    header_uri: String,
+    pools: Vec<(u16, u32, String)>,
+    base_dirs: Vec<String>,
+}
+
+impl OwnRegions {
+    fn announce(self, stream_id: u32) -> PoolAnnounce {
+        let nslots = self.nslots;
+        PoolAnnounce {
             stream_id,
-            producer_id,
-            epoch,
+            producer_id: self.producer_id,
+            epoch: self.epoch,
             timestamp_ns: 0,
             clock_domain: CLOCK_DOMAIN_MONOTONIC,
             layout_version: LAYOUT_VERSION,
             header_nslots: nslots,
             header_slot_bytes: HEADER_SLOT_BYTES as u16,
-            pools: pools
+            pools: self
+                .pools
                 .into_iter()
                 .map(|(pool_id, stride_bytes, uri)| AnnouncedPool { pool_id, nslots, stride_bytes, uri })
                 .collect(),
-            header_uri,
-        };
-        let bases = AllowedBases::new(base_dirs)?;
-        let mapping = py.detach(|| {
-            Mapping::open(&regions, &bases, Access::Write).inspect(|m| {
-                if prefault {
-                    m.prefault();
-                }
-            })
-        });
-        let mapping = Arc::new(mapping.map_err(|e| errors::region(py, &e))?);
+            header_uri: self.header_uri,
+        }
+    }
+}
+
+#[pymethods]
+impl Producer {
+    /// With `own` regions it maps and announces them; with a `lease` it writes into what a driver gives it.
+    #[new]
+    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, publish_timestamps, prefault, announce_period_ns, own = None, lease = None))]
+    fn new(
+        conductor: &Bound<'_, Conductor>,
+        stream_id: u32,
+        descriptor_channel: String,
+        descriptor_stream_id: i32,
+        publish_timestamps: bool,
+        prefault: bool,
+        announce_period_ns: u64,
+        own: Option<OwnRegions>,
+        lease: Option<LeaseTerms>,
+    ) -> PyResult<Self> {
+        let py = conductor.py();
         let config = plane::Config {
             stream_id,
             descriptor_channel,
             descriptor_stream_id,
             publish_timestamps,
-            announce: announce.then_some(regions),
+            announce: None,
             announce_period_ns,
+            prefault,
         };
-        let producer = Arc::new(plane::Producer::new(config, mapping));
+        let producer = match (own, lease) {
+            (Some(own), None) => {
+                let bases = AllowedBases::new(&own.base_dirs)?;
+                let regions = own.announce(stream_id);
+                let mapping = py
+                    .detach(|| Mapping::open(&regions, &bases, Access::Write))
+                    .map_err(|e| errors::region(py, &e))?;
+                let config = plane::Config { announce: Some(regions), ..config };
+                py.detach(|| plane::Producer::new(config, Arc::new(mapping)))
+            }
+            (None, Some(lease)) => plane::Producer::leased(config, lease.terms(stream_id, Role::Producer)?),
+            _ => return Err(PyValueError::new_err("a producer has either regions of its own or a lease")),
+        };
+        let producer = Arc::new(producer);
         let id = conductor.get().home(py)?.add(producer.clone());
         Ok(Self { producer, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+    }
+
+    /// How the lease stands; None for one that owns its regions.
+    fn lease<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        errors::at_home(py, self.birth)?;
+        lease::status(py, self.producer.lease())
     }
 
     #[pyo3(signature = (array, *, timestamp_ns = None, dtype = None, meta_version = 0, trace_id = 0))]
@@ -132,8 +162,13 @@ impl Producer {
         let tags = Tags { timestamp_ns, meta_version, trace_id };
         let (memory, spec, len) = (source.memory(), source.spec, source.values_len);
         // SAFETY: the source is held, and offer hands out a slot of at least `len` bytes.
-        let offered =
-            py.detach(|| self.producer.offer(spec, len, tags, |dst| unsafe { memory.copy_to(dst) }));
+        let fill = |dst| unsafe { memory.copy_to(dst) };
+        let at_once = if len <= KEEPS_INTERPRETER_BYTES {
+            self.producer.try_offer(spec, len, tags, fill)
+        } else {
+            None
+        };
+        let offered = at_once.unwrap_or_else(|| py.detach(|| self.producer.offer(spec, len, tags, fill)));
         Ok(Offered { offered })
     }
 
@@ -168,6 +203,9 @@ impl Producer {
                 }
                 Outcome::SlotClaimed => {
                     "the next slot is still claimed; commit or abandon it first".to_owned()
+                }
+                Outcome::Detached => {
+                    "there is no lease at the moment; it is being asked for again".to_owned()
                 }
                 _ => "the producer is closed".to_owned(),
             };
@@ -220,6 +258,7 @@ impl Producer {
             ("committed", &c.committed),
             ("no_pool", &c.no_pool),
             ("slot_claimed", &c.slot_claimed),
+            ("detached", &c.detached),
             ("after_close", &c.after_close),
             ("abandoned", &c.abandoned),
             ("holes", &c.holes),

@@ -6,8 +6,9 @@ use std::sync::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use tensorpool_core::assign::{self, Assignment};
 use tensorpool_core::contain::AllowedBases;
-use tensorpool_core::create::{self, EpochSpec, PoolSpec};
+use tensorpool_core::create::{self, EpochFiles, EpochSpec, PoolSpec};
 use tensorpool_core::fork::Birth;
 use tensorpool_core::layout::SUPERBLOCK_SIZE;
 use tensorpool_core::lock;
@@ -18,10 +19,12 @@ use tensorpool_core::uri::RegionUri;
 
 use crate::errors;
 
+/// The directory of an epoch, the URI of its header ring, and (pool id, stride, URI) of each pool.
+type Made = (PathBuf, String, Vec<(u16, u32, String)>);
+
 /// Makes the regions of an epoch; gives the directory, the header's URI and (pool id, stride, URI).
 #[pyfunction]
-#[pyo3(signature = (*, base, user, namespace, stream_id, epoch, nslots, pools, require_hugepages = false, dir_mode = 0o700, file_mode = 0o600, group = None))]
-#[allow(clippy::type_complexity)]
+#[pyo3(signature = (*, base, user, namespace, stream_id, epoch, nslots, pools, require_hugepages = false, prefault = false, dir_mode = 0o700, file_mode = 0o600, group = None))]
 pub fn create_epoch(
     py: Python<'_>,
     base: PathBuf,
@@ -32,11 +35,12 @@ pub fn create_epoch(
     nslots: u32,
     pools: Vec<(u16, u32)>,
     require_hugepages: bool,
+    prefault: bool,
     dir_mode: u32,
     file_mode: u32,
     group: Option<u32>,
-) -> PyResult<(PathBuf, String, Vec<(u16, u32, String)>)> {
-    let pools = pools.into_iter().map(|(pool_id, stride_bytes)| PoolSpec { pool_id, stride_bytes }).collect();
+) -> PyResult<Made> {
+    let pools = pool_specs(pools);
     let spec = EpochSpec {
         base,
         user,
@@ -46,6 +50,7 @@ pub fn create_epoch(
         nslots,
         pools,
         require_hugepages,
+        prefault,
         dir_mode,
         file_mode,
         group,
@@ -53,8 +58,37 @@ pub fn create_epoch(
     let files = py
         .detach(|| create::create_epoch(&spec, u64::from(std::process::id()), monotonic_ns()))
         .map_err(|e| errors::create(py, &e))?;
+    Ok(made(files))
+}
+
+/// Gives clean regions a further epoch: renames their directory, rewrites every superblock. A refusal
+/// changes nothing; after any other failure the regions are gone.
+#[pyfunction]
+#[pyo3(signature = (directory, *, epoch, stream_id, nslots, pools, require_hugepages = false))]
+pub fn assign_epoch(
+    py: Python<'_>,
+    directory: PathBuf,
+    epoch: u64,
+    stream_id: u32,
+    nslots: u32,
+    pools: Vec<(u16, u32)>,
+    require_hugepages: bool,
+) -> PyResult<Made> {
+    let pools = pool_specs(pools);
+    let wanted = Assignment { directory, epoch, stream_id, nslots, pools, require_hugepages };
+    let files = py
+        .detach(|| assign::assign_epoch(&wanted, u64::from(std::process::id()), monotonic_ns()))
+        .map_err(|e| errors::create(py, &e))?;
+    Ok(made(files))
+}
+
+fn pool_specs(pools: Vec<(u16, u32)>) -> Vec<PoolSpec> {
+    pools.into_iter().map(|(pool_id, stride_bytes)| PoolSpec { pool_id, stride_bytes }).collect()
+}
+
+fn made(files: EpochFiles) -> Made {
     let pools = files.pools.into_iter().map(|(p, uri)| (p.pool_id, p.stride_bytes, uri)).collect();
-    Ok((files.directory, files.header_uri, pools))
+    (files.directory, files.header_uri, pools)
 }
 
 /// Removes an epoch directory with its regions, and only those.

@@ -1,0 +1,260 @@
+//! A consumer's side of hello and config (wire §5, §10.1.2, §10.1.3, §11). Pure: it says when a hello is
+//! due, and what an answer means for the streams that it reads.
+
+use crate::hello::{Asked, ConsumerConfig, ConsumerHello, Lane, Mode, ProgressHints};
+use crate::layout::LAYOUT_VERSION;
+
+/// What a consumer would like.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    pub mode: Mode,
+    pub max_rate_hz: u32,
+    pub supports_progress: bool,
+    pub hints: ProgressHints,
+    /// Streams of its own; none: the shared ones are good enough.
+    pub descriptor: Option<Lane>,
+    pub control: Option<Lane>,
+}
+
+/// What a config changes for the consumer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Read descriptors from there; none: from the shared stream.
+    Descriptors(Option<Lane>),
+    /// Take progress from there; none: from the shared control stream.
+    Control(Option<Lane>),
+    /// Frames come by another way than shared memory.
+    Fallback(String),
+    /// Back to shared memory.
+    Shm,
+    /// What was asked for was not granted.
+    Declined,
+    /// A fallback with a scheme that nobody has defined (wire §10.1.3).
+    UnknownFallback(String),
+}
+
+#[derive(Clone, Debug)]
+pub struct Greeting {
+    stream_id: u32,
+    wanted: Wanted,
+    period_ns: u64,
+    next_hello_ns: u64,
+    /// Who we are to the producer at the moment.
+    consumer_id: Option<u32>,
+    granted: Option<Lane>,
+    control: Option<Lane>,
+    mode: Mode,
+    fallback: Option<String>,
+    was_declined: bool,
+}
+
+impl Greeting {
+    pub fn new(stream_id: u32, wanted: Wanted, period_ns: u64) -> Self {
+        Self {
+            stream_id,
+            wanted,
+            period_ns,
+            next_hello_ns: 0,
+            consumer_id: None,
+            granted: None,
+            control: None,
+            mode: Mode::Stream,
+            fallback: None,
+            was_declined: false,
+        }
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub fn consumer_id(&self) -> Option<u32> {
+        self.consumer_id
+    }
+
+    pub fn descriptors(&self) -> Option<&Lane> {
+        self.granted.as_ref()
+    }
+
+    /// A new producer, a new epoch, or a new id: what was granted by the old one is void.
+    pub fn begin(&mut self, consumer_id: u32) -> Vec<Turn> {
+        self.next_hello_ns = 0;
+        self.consumer_id = Some(consumer_id);
+        self.was_declined = false;
+        self.mode = Mode::Stream;
+        let mut turns = Vec::new();
+        if self.granted.take().is_some() {
+            turns.push(Turn::Descriptors(None));
+        }
+        if self.control.take().is_some() {
+            turns.push(Turn::Control(None));
+        }
+        turns
+    }
+
+    /// Nobody to greet until `begin`.
+    pub fn end(&mut self) -> Vec<Turn> {
+        let turns = self.consumer_id.map(|id| self.begin(id)).unwrap_or_default();
+        self.consumer_id = None;
+        turns
+    }
+
+    /// The hello that is due. `sent` follows if it was taken.
+    pub fn due(&self, now_ns: u64) -> Option<ConsumerHello> {
+        let consumer_id = self.consumer_id.filter(|_| now_ns >= self.next_hello_ns)?;
+        let asked = |lane: &Option<Lane>| lane.clone().map_or(Asked::Nothing, Asked::For);
+        Some(ConsumerHello {
+            stream_id: self.stream_id,
+            consumer_id,
+            supports_shm: true,
+            supports_progress: self.wanted.supports_progress,
+            mode: self.wanted.mode,
+            max_rate_hz: self.wanted.max_rate_hz,
+            expected_layout_version: LAYOUT_VERSION,
+            hints: self.wanted.hints,
+            descriptor: asked(&self.wanted.descriptor),
+            control: asked(&self.wanted.control),
+        })
+    }
+
+    pub fn sent(&mut self, now_ns: u64) {
+        self.next_hello_ns = now_ns + self.period_ns;
+    }
+
+    pub fn on_config(&mut self, config: &ConsumerConfig) -> Vec<Turn> {
+        if config.stream_id != self.stream_id || Some(config.consumer_id) != self.consumer_id {
+            return Vec::new();
+        }
+        let mut turns = Vec::new();
+        self.mode = config.mode;
+        let granted = lane(&config.descriptor);
+        if granted != self.granted {
+            self.granted.clone_from(&granted);
+            turns.push(Turn::Descriptors(granted));
+        }
+        let control = lane(&config.control);
+        if control != self.control {
+            self.control.clone_from(&control);
+            turns.push(Turn::Control(control));
+        }
+        let declined = self.wanted.descriptor.is_some() && self.granted.is_none();
+        if declined && !self.was_declined {
+            turns.push(Turn::Declined);
+        }
+        self.was_declined = declined;
+        self.on_fallback(config, &mut turns);
+        turns
+    }
+
+    fn on_fallback(&mut self, config: &ConsumerConfig, turns: &mut Vec<Turn>) {
+        let uri = (!config.use_shm && !config.fallback_uri.is_empty()).then(|| config.fallback_uri.clone());
+        if uri == self.fallback {
+            return;
+        }
+        match &uri {
+            None => turns.push(Turn::Shm),
+            Some(uri) if is_known_fallback(uri) => turns.push(Turn::Fallback(uri.clone())),
+            Some(uri) => turns.push(Turn::UnknownFallback(uri.clone())),
+        }
+        self.fallback = uri;
+    }
+}
+
+/// Schemes that a frame can come by other than shared memory.
+pub fn is_known_fallback(uri: &str) -> bool {
+    uri.starts_with("bridge://") || uri.starts_with("aeron:udp?")
+}
+
+fn lane(asked: &Asked) -> Option<Lane> {
+    match asked {
+        Asked::For(lane) => Some(lane.clone()),
+        Asked::Nothing | Asked::Half => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn own(stream_id: u32) -> Lane {
+        Lane { channel: "aeron:ipc".into(), stream_id }
+    }
+
+    fn greeting() -> Greeting {
+        let wanted = Wanted { descriptor: Some(own(31_000)), ..Wanted::default() };
+        let mut g = Greeting::new(10_000, wanted, S);
+        assert!(g.due(0).is_none(), "nobody to greet");
+        assert!(g.begin(7).is_empty());
+        g
+    }
+
+    fn config(descriptor: Asked) -> ConsumerConfig {
+        ConsumerConfig {
+            stream_id: 10_000,
+            consumer_id: 7,
+            use_shm: true,
+            mode: Mode::Stream,
+            fallback_uri: String::new(),
+            descriptor,
+            control: Asked::Nothing,
+        }
+    }
+
+    #[test]
+    fn a_hello_goes_out_at_once_and_then_every_period() {
+        let mut g = greeting();
+        let hello = g.due(0).expect("due");
+        assert_eq!((hello.consumer_id, hello.descriptor), (7, Asked::For(own(31_000))));
+        g.sent(0);
+        assert!(g.due(S - 1).is_none());
+        assert!(g.due(S).is_some());
+    }
+
+    /// requirement: wire-5-1, wire-10.1.3-4
+    #[test]
+    fn a_granted_lane_is_read_and_a_declined_one_is_not() {
+        let mut g = greeting();
+        let granted = config(Asked::For(own(31_000)));
+        assert_eq!(g.on_config(&granted), [Turn::Descriptors(Some(own(31_000)))]);
+        assert!(g.on_config(&granted).is_empty());
+        assert_eq!(g.on_config(&config(Asked::Nothing)), [Turn::Descriptors(None), Turn::Declined]);
+        assert!(g.on_config(&config(Asked::Half)).is_empty());
+    }
+
+    #[test]
+    fn a_config_for_another_is_none_of_ours() {
+        let mut g = greeting();
+        let granted = config(Asked::For(own(31_000)));
+        assert!(g.on_config(&ConsumerConfig { consumer_id: 8, ..granted.clone() }).is_empty());
+        assert!(g.on_config(&ConsumerConfig { stream_id: 1, ..granted }).is_empty());
+    }
+
+    #[test]
+    fn a_new_producer_has_granted_nothing_yet() {
+        let mut g = greeting();
+        g.sent(0);
+        g.on_config(&config(Asked::For(own(31_000))));
+        assert_eq!(g.begin(9), [Turn::Descriptors(None)]);
+        assert_eq!(g.due(0).map(|h| h.consumer_id), Some(9));
+        assert!(g.end().is_empty());
+        assert!(g.due(100 * S).is_none());
+    }
+
+    /// requirement: wire-10.1.3-1
+    #[test]
+    fn a_fallback_of_an_unknown_scheme_is_refused_and_a_known_one_taken() {
+        let mut g = greeting();
+        let away = |uri: &str| ConsumerConfig {
+            use_shm: false,
+            fallback_uri: uri.into(),
+            ..config(Asked::For(own(31_000)))
+        };
+        g.on_config(&config(Asked::For(own(31_000))));
+        assert_eq!(g.on_config(&away("http://x")), [Turn::UnknownFallback("http://x".into())]);
+        assert_eq!(g.on_config(&away("bridge://1?x")), [Turn::Fallback("bridge://1?x".into())]);
+        assert!(g.on_config(&away("bridge://1?x")).is_empty());
+        assert_eq!(g.on_config(&config(Asked::For(own(31_000)))), [Turn::Shm]);
+    }
+}

@@ -1,0 +1,307 @@
+//! What a driver says and looks at for every stream it owns, from the conductor's thread: announces,
+//! the sign of life in the superblocks, and the producers' locks. A busy interpreter delays none of it;
+//! a driver that has stopped doing its duty is made silent all the same, so that nobody trusts it.
+//!
+//! A thousand streams cost little in a round: each has its own turn within the period, and only those
+//! whose turn it is are touched.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tensorpool_core::announce::PoolAnnounce;
+use tensorpool_core::contain::AllowedBases;
+use tensorpool_core::layout::{MESSAGE_HEADER_LENGTH, SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS, put_u64};
+use tensorpool_core::mapping::Now;
+use tensorpool_core::region::{Access, RegionError};
+use tensorpool_core::region_lock::{LockWatch, RegionLockError};
+use tensorpool_core::ring::Mapping;
+use tensorpool_core::time::monotonic_ns;
+
+use crate::aeron::{AeronError, Client};
+use crate::conductor::{Endpoint, Tick};
+
+/// How often each producer's lock is looked at, unless there are too many for `LOOKS`.
+const WATCH_NS: u64 = 20_000_000;
+/// At most so many locks are looked at, announces sent and superblocks refreshed in one round.
+const LOOKS: usize = 64;
+const ANNOUNCES: usize = 64;
+const SIGNS: usize = 256;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Of announces and signs of life. Not 0.
+    pub period_ns: u64,
+    /// Silence after so long without a beat.
+    pub stall_ns: u64,
+}
+
+#[derive(Debug)]
+pub enum PutError {
+    Closed,
+    Region(RegionError),
+    Watch(RegionLockError),
+    /// The system does not let us keep so much in memory.
+    LockMemory(io::Error),
+}
+
+impl fmt::Display for PutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => write!(f, "these beacons are closed; make new ones"),
+            Self::Region(error) => write!(f, "{error}"),
+            Self::Watch(error) => write!(f, "{error}"),
+            Self::LockMemory(error) => write!(f, "cannot keep the regions in memory: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for PutError {}
+
+/// One stream.
+struct Beacon {
+    epoch: u64,
+    /// Encoded once; only its timestamp changes.
+    message: Vec<u8>,
+    mapping: Mapping,
+    /// There while a producer has the stream and its end was not told yet.
+    watch: Option<LockWatch>,
+    /// Its place in the rota.
+    turn_ns: u64,
+    /// Its announce waits to be sent.
+    unsaid: bool,
+}
+
+#[derive(Default)]
+struct State {
+    beacons: HashMap<u32, Beacon>,
+    /// Whose turn comes when, soonest first.
+    rota: BTreeSet<(u64, u32)>,
+    /// Whose announce is due, in the order it became so.
+    unsaid: VecDeque<u32>,
+    /// Whose lock is looked at when: all wait equally long, so the next one is always in front.
+    watched: VecDeque<(u64, u32)>,
+    deaths: Vec<(u32, u64)>,
+    closed: bool,
+}
+
+pub struct Beacons {
+    config: Config,
+    state: Mutex<State>,
+    beat_ns: AtomicU64,
+    closed: AtomicBool,
+}
+
+impl Beacons {
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            state: Mutex::default(),
+            beat_ns: AtomicU64::new(monotonic_ns()),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the regions of a stream on, in place of what was there; if that fails, the stream is silent.
+    pub fn put(&self, announce: &PoolAnnounce, bases: &AllowedBases, keep: bool) -> Result<(), PutError> {
+        // First of all: locked memory of the old and the new at once may be more than is allowed.
+        self.remove(announce.stream_id);
+        let mapping = Mapping::open(announce, bases, Access::Write).map_err(PutError::Region)?;
+        if keep {
+            mapping.lock_memory().map_err(PutError::LockMemory)?;
+        }
+        let watch = match announce.producer_id {
+            0 => None,
+            _ => Some(LockWatch::open(&announce.header_uri, bases).map_err(PutError::Watch)?),
+        };
+        let now_ns = monotonic_ns();
+        mapping.refresh_activity(now_ns);
+        let beacon = Beacon {
+            epoch: announce.epoch,
+            message: announce.encode(),
+            mapping,
+            watch,
+            turn_ns: next_turn(announce.stream_id, now_ns, self.config.period_ns),
+            unsaid: false,
+        };
+        let mut state = self.lock();
+        if state.closed {
+            return Err(PutError::Closed);
+        }
+        let replaced = state.insert(announce.stream_id, beacon);
+        // Unmapping takes time, and must not hold up the conductor.
+        drop(state);
+        drop(replaced);
+        Ok(())
+    }
+
+    /// No more of that stream. False: there was none.
+    pub fn remove(&self, stream_id: u32) -> bool {
+        let removed = self.lock().take(stream_id);
+        removed.is_some()
+    }
+
+    /// The driver is doing its duty.
+    pub fn beat(&self) {
+        self.beat_ns.store(monotonic_ns(), Ordering::Relaxed);
+    }
+
+    /// The producers (by stream and epoch) whose lock has ended since the last question.
+    pub fn deaths(&self) -> Vec<(u32, u64)> {
+        std::mem::take(&mut self.lock().deaths)
+    }
+
+    pub fn len(&self) -> usize {
+        self.lock().beacons.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn is_stalled(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.beat_ns.load(Ordering::Relaxed)) > self.config.stall_ns
+    }
+}
+
+impl State {
+    fn insert(&mut self, stream_id: u32, beacon: Beacon) -> Option<Beacon> {
+        let replaced = self.take(stream_id);
+        self.rota.insert((beacon.turn_ns, stream_id));
+        if beacon.watch.is_some() {
+            self.watched.push_front((0, stream_id));
+        }
+        self.beacons.insert(stream_id, beacon);
+        self.say(stream_id);
+        replaced
+    }
+
+    fn take(&mut self, stream_id: u32) -> Option<Beacon> {
+        let beacon = self.beacons.remove(&stream_id)?;
+        self.rota.remove(&(beacon.turn_ns, stream_id));
+        self.unsaid.retain(|id| *id != stream_id);
+        self.watched.retain(|(_, id)| *id != stream_id);
+        Some(beacon)
+    }
+
+    /// Makes the stream's announce due, once.
+    fn say(&mut self, stream_id: u32) {
+        if let Some(beacon) = self.beacons.get_mut(&stream_id)
+            && !std::mem::replace(&mut beacon.unsaid, true)
+        {
+            self.unsaid.push_back(stream_id);
+        }
+    }
+
+    /// Gives the signs of life that are due.
+    fn give_signs(&mut self, now_ns: u64, period_ns: u64) {
+        for _ in 0..SIGNS {
+            match self.rota.first() {
+                Some(&(turn_ns, stream_id)) if turn_ns <= now_ns => {
+                    self.rota.pop_first();
+                    if let Some(beacon) = self.beacons.get_mut(&stream_id) {
+                        beacon.mapping.refresh_activity(now_ns);
+                        beacon.turn_ns = next_turn(stream_id, now_ns, period_ns);
+                        self.rota.insert((beacon.turn_ns, stream_id));
+                    }
+                    self.say(stream_id);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Looks at the locks whose time has come.
+    fn look_at_locks(&mut self, now_ns: u64) {
+        for _ in 0..LOOKS {
+            match self.watched.front() {
+                Some(&(look_ns, stream_id)) if look_ns <= now_ns => {
+                    self.watched.pop_front();
+                    let Some(beacon) = self.beacons.get_mut(&stream_id) else { continue };
+                    if beacon.watch.as_mut().is_some_and(LockWatch::has_been_let_go) {
+                        beacon.watch = None;
+                        self.deaths.push((stream_id, beacon.epoch));
+                    } else {
+                        self.watched.push_back((now_ns + WATCH_NS, stream_id));
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+/// A stream's next turn after `now_ns`. Each has its own moment in the period, so that they come evenly
+/// spread, also after all have spoken at once; two turns are never further apart than a period.
+fn next_turn(stream_id: u32, now_ns: u64, period_ns: u64) -> u64 {
+    // Multiples of the golden ratio: neighbouring ids end up far from each other.
+    let fraction = stream_id.wrapping_mul(0x9E37_79B9);
+    let moment_ns = ((u128::from(fraction) * u128::from(period_ns)) >> 32) as u64;
+    let turn_ns = now_ns - now_ns % period_ns + moment_ns;
+    if turn_ns > now_ns { turn_ns } else { turn_ns + period_ns }
+}
+
+impl Endpoint for Beacons {
+    fn attach(&self, _client: &Client) -> Result<(), AeronError> {
+        Ok(())
+    }
+
+    fn detach(&self) {}
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        let mut state = self.lock();
+        let deaths = std::mem::take(&mut state.deaths);
+        let ended = std::mem::replace(&mut *state, State { closed: true, deaths, ..State::default() });
+        drop(state);
+        drop(ended);
+    }
+
+    fn duty(&self, tick: &Tick<'_>) {
+        let now_ns = tick.now.monotonic_ns;
+        let mut state = self.lock();
+        state.look_at_locks(now_ns);
+        if !self.is_stalled(now_ns) {
+            state.give_signs(now_ns, self.config.period_ns);
+        }
+    }
+
+    fn sends_announces(&self) -> bool {
+        !self.closed.load(Ordering::Relaxed)
+    }
+
+    fn announce_soon(&self) {
+        let mut state = self.lock();
+        let all: Vec<u32> = state.beacons.keys().copied().collect();
+        all.into_iter().for_each(|id| state.say(id));
+    }
+
+    fn send_due(&self, now: Now, send: &mut dyn FnMut(&[u8]) -> bool) {
+        if self.is_stalled(now.monotonic_ns) {
+            return;
+        }
+        let mut state = self.lock();
+        let State { unsaid, beacons, .. } = &mut *state;
+        for _ in 0..ANNOUNCES {
+            let Some(stream_id) = unsaid.front() else { return };
+            if let Some(beacon) = beacons.get_mut(stream_id) {
+                let body = &mut beacon.message[MESSAGE_HEADER_LENGTH..];
+                put_u64(body, SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS, now.monotonic_ns);
+                if !send(&beacon.message) {
+                    return;
+                }
+                beacon.unsaid = false;
+            }
+            unsaid.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+use super::*;
+use crate::events::Events;
+use tensorpool_core::announce::{AnnouncedPool, Seen};
+use tensorpool_core::create::{EpochSpec, PoolSpec, create_epoch};
+use tensorpool_core::layout::{CLOCK_DOMAIN_MONOTONIC, HEADER_SLOT_BYTES, LAYOUT_VERSION};
+use tensorpool_core::region_lock::RegionLock;
+
+const MS: u64 = 1_000_000;
+const PERIOD: u64 = 1_000 * MS;
+
+/// Beacons with a clock of the test's own, which starts now: `put` reads the real one.
+struct Driver {
+    _dir: tempfile::TempDir,
+    bases: AllowedBases,
+    beacons: Beacons,
+    events: Events,
+    now_ns: u64,
+}
+
+impl Driver {
+    fn new(stall_ns: u64) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let bases = AllowedBases::new([dir.path()]).unwrap();
+        let beacons = Beacons::new(Config { period_ns: PERIOD, stall_ns });
+        Self { _dir: dir, bases, beacons, events: Events::default(), now_ns: monotonic_ns() }
+    }
+
+    fn make(&self, stream_id: u32, epoch: u64, producer_id: u32) -> PoolAnnounce {
+        let pool = PoolSpec { pool_id: 1, stride_bytes: 64 };
+        let spec = EpochSpec {
+            base: self._dir.path().to_path_buf(),
+            user: "me".into(),
+            namespace: "n".into(),
+            stream_id,
+            epoch,
+            nslots: 4,
+            pools: vec![pool],
+            require_hugepages: false,
+            prefault: false,
+            dir_mode: 0o700,
+            file_mode: 0o600,
+            group: None,
+        };
+        let files = create_epoch(&spec, 1, 1).unwrap();
+        let uri = files.pools[0].1.clone();
+        PoolAnnounce {
+            stream_id,
+            producer_id,
+            epoch,
+            timestamp_ns: 0,
+            clock_domain: CLOCK_DOMAIN_MONOTONIC,
+            layout_version: LAYOUT_VERSION,
+            header_nslots: 4,
+            header_slot_bytes: HEADER_SLOT_BYTES as u16,
+            pools: vec![AnnouncedPool { pool_id: 1, nslots: 4, stride_bytes: 64, uri }],
+            header_uri: files.header_uri,
+        }
+    }
+
+    fn put(&self, announce: &PoolAnnounce) {
+        self.beacons.put(announce, &self.bases, false).unwrap();
+    }
+
+    fn now(&self) -> Now {
+        Now { monotonic_ns: self.now_ns, realtime_ns: 0 }
+    }
+
+    /// Lets time pass, with a duty at its end.
+    fn pass(&mut self, ns: u64) {
+        self.now_ns += ns;
+        self.beacons.duty(&Tick { now: self.now(), bases: &self.bases, events: &self.events });
+    }
+
+    /// What is sent now, of which `taken` at most get through.
+    fn sent(&self, mut taken: usize) -> Vec<PoolAnnounce> {
+        let mut sent = Vec::new();
+        self.beacons.send_due(self.now(), &mut |message| {
+            let took = taken > 0;
+            if took {
+                taken -= 1;
+                let Seen::Announce(announce) = PoolAnnounce::decode(message) else { panic!() };
+                sent.push(announce);
+            }
+            took
+        });
+        sent
+    }
+
+    fn activity(&self, announce: &PoolAnnounce) -> u64 {
+        Mapping::open(announce, &self.bases, Access::Read).unwrap().activity_ns()
+    }
+
+    fn beat(&self) {
+        self.beacons.beat_ns.store(self.now_ns, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_stream_is_announced_at_once_and_then_once_in_a_period() {
+    let mut driver = Driver::new(u64::MAX);
+    let announce = driver.make(5, 10, 42);
+    driver.put(&announce);
+    let at = |timestamp_ns| PoolAnnounce { timestamp_ns, ..announce.clone() };
+    assert_eq!(driver.sent(9), [at(driver.now_ns)]);
+    assert!(driver.sent(9).is_empty());
+    // To the end of the first turn, from where on a period has exactly one.
+    driver.pass(PERIOD);
+    assert_eq!(driver.sent(9), [at(driver.now_ns)]);
+    for _ in 0..3 {
+        let mut sent = Vec::new();
+        for _ in 0..100 {
+            driver.pass(PERIOD / 100);
+            sent.extend(driver.sent(9));
+        }
+        assert_eq!(sent.len(), 1);
+        assert_eq!(driver.activity(&announce), sent[0].timestamp_ns);
+    }
+}
+
+#[test]
+fn what_is_not_taken_stays_due_and_in_order() {
+    let mut driver = Driver::new(u64::MAX);
+    for stream_id in [5, 6, 7] {
+        driver.put(&driver.make(stream_id, 10, 0));
+    }
+    assert!(driver.sent(0).is_empty());
+    driver.pass(2 * MS);
+    let ids = |sent: Vec<PoolAnnounce>| sent.iter().map(|a| a.stream_id).collect::<Vec<_>>();
+    assert_eq!(ids(driver.sent(1)), [5]);
+    // A turn that comes meanwhile is not a second announce.
+    driver.pass(PERIOD);
+    let mut rest = ids(driver.sent(9));
+    assert_eq!(rest[..2], [6, 7]);
+    rest.sort_unstable();
+    assert_eq!(rest, [5, 6, 7]);
+}
+
+#[test]
+fn all_are_said_again_when_asked_a_bounded_number_in_a_round() {
+    let driver = Driver::new(u64::MAX);
+    let count = ANNOUNCES as u32 + 6;
+    for stream_id in 1..=count {
+        driver.put(&driver.make(stream_id, 10, 0));
+    }
+    for _ in 0..2 {
+        assert_eq!((driver.sent(999).len(), driver.sent(999).len()), (ANNOUNCES, 6));
+        assert!(driver.sent(999).is_empty());
+        driver.beacons.announce_soon();
+        driver.beacons.announce_soon();
+    }
+}
+
+#[test]
+fn without_a_beat_announces_and_signs_of_life_stop_until_the_next_one() {
+    let mut driver = Driver::new(3 * PERIOD);
+    let announce = driver.make(5, 10, 0);
+    driver.put(&announce);
+    driver.beat();
+    driver.pass(3 * PERIOD);
+    assert_eq!(driver.sent(9).len(), 1);
+    let last = driver.now_ns;
+    driver.beacons.announce_soon();
+    for _ in 0..5 {
+        driver.pass(PERIOD);
+        assert!(driver.sent(9).is_empty());
+        assert_eq!(driver.activity(&announce), last);
+    }
+    driver.beat();
+    driver.pass(0);
+    assert_eq!(driver.sent(9).len(), 1);
+    assert_eq!(driver.activity(&announce), driver.now_ns);
+}
+
+#[test]
+fn the_end_of_a_lock_is_told_once_even_when_the_driver_stalls() {
+    let mut driver = Driver::new(0);
+    let announce = driver.make(5, 10, 42);
+    driver.put(&announce);
+    driver.pass(WATCH_NS);
+    let lock = RegionLock::take(&announce.header_uri, &driver.bases).unwrap();
+    driver.pass(WATCH_NS);
+    assert!(driver.beacons.deaths().is_empty());
+    drop(lock);
+    driver.pass(WATCH_NS);
+    assert_eq!(driver.beacons.deaths(), [(5, 10)]);
+    let again = RegionLock::take(&announce.header_uri, &driver.bases).unwrap();
+    driver.pass(WATCH_NS);
+    drop(again);
+    driver.pass(WATCH_NS);
+    assert!(driver.beacons.deaths().is_empty());
+}
+
+#[test]
+fn a_stream_without_a_producer_is_not_watched() {
+    let mut driver = Driver::new(u64::MAX);
+    let announce = driver.make(5, 10, 0);
+    driver.put(&announce);
+    let lock = RegionLock::take(&announce.header_uri, &driver.bases).unwrap();
+    driver.pass(WATCH_NS);
+    drop(lock);
+    driver.pass(WATCH_NS);
+    assert!(driver.beacons.deaths().is_empty());
+}
+
+#[test]
+fn every_lock_is_seen_within_the_time_however_short_the_rounds() {
+    let mut driver = Driver::new(u64::MAX);
+    let locks: Vec<_> = (1..=8)
+        .map(|stream_id| {
+            let announce = driver.make(stream_id, 10, 42);
+            driver.put(&announce);
+            RegionLock::take(&announce.header_uri, &driver.bases).unwrap()
+        })
+        .collect();
+    let rounds = |driver: &mut Driver| (0..12).for_each(|_| driver.pass(2 * MS));
+    rounds(&mut driver);
+    drop(locks);
+    rounds(&mut driver);
+    let mut deaths = driver.beacons.deaths();
+    deaths.sort_unstable();
+    assert_eq!(deaths, (1..=8).map(|id| (id, 10)).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_next_epoch_takes_the_place_of_the_one_before() {
+    let mut driver = Driver::new(u64::MAX);
+    let old = driver.make(5, 10, 42);
+    driver.put(&old);
+    let lock = RegionLock::take(&old.header_uri, &driver.bases).unwrap();
+    driver.pass(WATCH_NS);
+    let new = driver.make(5, 11, 0);
+    driver.put(&new);
+    drop(lock);
+    driver.pass(PERIOD);
+    let epochs: Vec<_> = driver.sent(9).iter().map(|a| a.epoch).collect();
+    assert_eq!((epochs, driver.beacons.len()), (vec![11], 1));
+    assert!(driver.beacons.deaths().is_empty());
+    assert_ne!(driver.activity(&old), driver.now_ns);
+    assert_eq!(driver.activity(&new), driver.now_ns);
+}
+
+#[test]
+fn a_stream_that_is_gone_or_refused_is_silent() {
+    let mut driver = Driver::new(u64::MAX);
+    let announce = driver.make(5, 10, 42);
+    driver.put(&announce);
+    assert!(driver.beacons.remove(5));
+    assert!(!driver.beacons.remove(5));
+    driver.pass(PERIOD);
+    assert!(driver.sent(9).is_empty());
+    driver.put(&announce);
+    let wrong = PoolAnnounce { epoch: 11, ..announce.clone() };
+    let refused = driver.beacons.put(&wrong, &driver.bases, false);
+    assert!(matches!(refused, Err(PutError::Region(e)) if e.reason() == "epoch"));
+    driver.pass(PERIOD);
+    assert!(driver.sent(9).is_empty() && driver.beacons.is_empty());
+}
+
+#[test]
+fn the_end_leaves_nothing_and_takes_nothing_on() {
+    let driver = Driver::new(u64::MAX);
+    let announce = driver.make(5, 10, 42);
+    driver.put(&announce);
+    driver.beacons.close();
+    assert!(driver.beacons.is_empty() && !driver.beacons.sends_announces());
+    assert!(matches!(driver.beacons.put(&announce, &driver.bases, false), Err(PutError::Closed)));
+    assert!(driver.sent(9).is_empty());
+}
+
+#[test]
+fn a_thousand_turns_are_spread_over_the_period_and_each_comes_again_after_one() {
+    let now = 123_456_789_012;
+    for first in [1, 10_000, 4_000_000_000] {
+        let mut rounds = [0; 500];
+        for stream_id in first..first + 1000 {
+            let turn = next_turn(stream_id, now, PERIOD);
+            assert!(turn > now && turn <= now + PERIOD);
+            assert_eq!(next_turn(stream_id, turn, PERIOD), turn + PERIOD);
+            rounds[((turn - now - 1) / (2 * MS)) as usize] += 1;
+        }
+        assert!(rounds.iter().all(|n| *n <= 4), "{rounds:?}");
+    }
+}

@@ -1,0 +1,239 @@
+//! What happens to a consumer on the conductor's thread: handles, announces, its lease.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tensorpool_core::announce::PoolAnnounce;
+use tensorpool_core::driver_messages::Heard;
+use tensorpool_core::mapping::{Action, Held, Ignored};
+use tensorpool_core::region::Access;
+use tensorpool_core::ring::Mapping;
+
+use super::{Consumer, Refused};
+use crate::aeron::{AeronError, Client};
+use crate::announces::with_parameter;
+use crate::conductor::{Endpoint, Tick};
+use crate::events::{Event, Events};
+use crate::handle::Handle;
+use crate::lease::Turn;
+
+impl Consumer {
+    fn event(&self, events: &Events, tick_ns: u64, kind: &'static str, epoch: u64, detail: String) {
+        let stream_id = Some(self.config.stream_id);
+        events.push(Event { kind, at_ns: tick_ns, stream_id, epoch: Some(epoch), detail });
+    }
+
+    /// Replaces the mapping; what was in flight for the old one is dropped by its epoch.
+    fn remap(&self, mapping: Option<Arc<Mapping>>) -> Option<Arc<Mapping>> {
+        let mut state = self.state.lock_first();
+        if let Some(fresh) = &mapping {
+            if state.tracked.replace(fresh.epoch) != Some(fresh.epoch) {
+                state.tracker.reset();
+            }
+            state.refused = None;
+            state.told = None;
+            self.counters.mapped.fetch_add(1, Ordering::Relaxed);
+        }
+        std::mem::replace(&mut state.mapping, mapping)
+    }
+
+    fn refuse(&self, refused: Refused, tick: &Tick<'_>) {
+        self.counters.refused.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.state.lock_first();
+        // An owner that has just left is no fault. One that goes on announcing what is not there is.
+        let is_gone =
+            refused.reason == "missing" && state.missing.replace(refused.epoch) != Some(refused.epoch);
+        if is_gone {
+            return;
+        }
+        let key = Some((refused.epoch, refused.reason));
+        if state.told != key {
+            state.told = key;
+            self.event(tick.events, tick.now.monotonic_ns, "refused", refused.epoch, refused.message.clone());
+            state.refused = Some(refused);
+            self.has_refused.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn unmap(&self, tick: &Tick<'_>, why: &str) {
+        if let Some(old) = self.remap(None) {
+            self.event(tick.events, tick.now.monotonic_ns, "unmapped", old.epoch, why.to_owned());
+        }
+    }
+}
+
+impl Endpoint for Consumer {
+    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+        if self.attached.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let config = &self.config;
+        let mut state = self.state.lock_first();
+        // A reader that stops polling must stall nobody: it is put to rest instead.
+        let channel = with_parameter(&config.descriptor_channel, "tether=false");
+        state.subscription.advance(|| client.add_subscription(&channel, config.descriptor_stream_id))?;
+        (state.departures, state.image) = (0, None);
+        self.attached.store(state.subscription.get().is_some(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn detach(&self) {
+        self.attached.store(false, Ordering::Relaxed);
+        self.state.lock_first().subscription = Handle::None;
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        let mut state = self.state.lock_first();
+        state.subscription = Handle::None;
+        state.mapping = None;
+    }
+
+    /// A writer that gives no sign of life is dead: its regions are stale (wire §7.1).
+    fn duty(&self, tick: &Tick<'_>) {
+        let now_ns = tick.now.monotonic_ns;
+        if now_ns < self.next_check_ns.load(Ordering::Relaxed) {
+            return;
+        }
+        // Often enough to notice soon, seldom enough not to stand in the way of whoever polls.
+        self.next_check_ns.store(now_ns + self.config.freshness_ns / 16, Ordering::Relaxed);
+        let (stale, taken_over) = {
+            let mut state = self.state.lock_first();
+            let Some(mapping) = &state.mapping else { return };
+            let (epoch, taken_over) = (mapping.epoch, mapping.has_changed_hands());
+            let stale = !state.judge.is_fresh(mapping.activity_ns(), now_ns);
+            if taken_over {
+                state.lowest_epoch = state.lowest_epoch.max(epoch + 1);
+            }
+            (stale, taken_over)
+        };
+        if taken_over {
+            self.unmap(tick, "the regions have another owner than before");
+        } else if stale {
+            self.unmap(tick, "the producer gives no sign of life");
+        }
+    }
+
+    fn on_disconnected(&self, tick: &Tick<'_>) {
+        if self.lease.as_ref().is_some_and(|l| l.on_disconnected(tick)) {
+            self.unmap(tick, "the media driver is gone");
+        }
+    }
+
+    fn wants_lease(&self) -> bool {
+        self.lease.is_some()
+    }
+
+    fn on_driver(&self, heard: &Heard, tick: &Tick<'_>) {
+        let Some(lease) = &self.lease else { return };
+        match lease.on_driver(heard, tick) {
+            Turn::Nothing => {}
+            Turn::Granted(response) => {
+                lease.taken_up(tick, response.epoch);
+                self.map(&response.regions(tick.now.monotonic_ns), None, tick);
+            }
+            Turn::Ended => self.unmap(tick, "the lease has ended"),
+            Turn::ProducerGone(producer_id) => self.outlive(producer_id, tick),
+        }
+    }
+
+    fn on_newcomer(&self, tick: &Tick<'_>) {
+        if let Some(lease) = &self.lease {
+            lease.on_newcomer(tick);
+        }
+    }
+
+    fn send_requests(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
+        // A lease before the subscription would let frames pass unheard.
+        if self.attached.load(Ordering::Relaxed) && self.lease.as_ref().is_some_and(|l| l.work(tick, send)) {
+            self.unmap(tick, "the driver is lost");
+        }
+    }
+
+    fn farewell(&self) -> Option<Vec<u8>> {
+        self.lease.as_ref()?.farewell()
+    }
+
+    fn hears_announces(&self) -> bool {
+        !self.is_closed()
+    }
+
+    fn on_announce(&self, announce: &PoolAnnounce, join_ns: u64, tick: &Tick<'_>) {
+        if announce.stream_id != self.config.stream_id {
+            return;
+        }
+        if let Some(lease) = &self.lease {
+            // An old announce that Aeron hands out again is no sign of life.
+            if announce.timestamp_ns >= join_ns && lease.on_announce(announce.epoch, tick) {
+                self.unmap(tick, "the lease is lost");
+            }
+            if !lease.is_held() {
+                return;
+            }
+        }
+        let now_ns = tick.now.monotonic_ns;
+        let (action, intact) = {
+            let mut state = self.state.lock_first();
+            if announce.epoch < state.lowest_epoch {
+                self.counters.ignored(Ignored::OlderEpoch).fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            let held = match &state.mapping {
+                None => Held::Unmapped,
+                Some(m) => {
+                    Held::Mapped { epoch: m.epoch, active: state.judge.is_fresh(m.activity_ns(), now_ns) }
+                }
+            };
+            let intact = state.mapping.as_ref().is_none_or(|m| m.is_intact(announce));
+            if matches!(held, Held::Mapped { epoch, .. } if epoch == announce.epoch) {
+                state.producer_id = Some(announce.producer_id);
+            }
+            (state.judge.on_announce(announce, join_ns, held, tick.now), intact)
+        };
+        match action {
+            Action::Keep if intact => {}
+            Action::Keep => self.unmap(tick, "the superblocks differ from the announce"),
+            Action::Ignore(why) => {
+                self.counters.ignored(why).fetch_add(1, Ordering::Relaxed);
+            }
+            Action::Map => self.map(announce, Some(announce.producer_id), tick),
+        }
+    }
+}
+
+impl Consumer {
+    /// The producer's lease is over: what it wrote is history, and only a later epoch is mapped (driver §4.9).
+    fn outlive(&self, producer_id: u32, tick: &Tick<'_>) {
+        {
+            let mut state = self.state.lock_first();
+            let Some(epoch) = state.mapping.as_ref().map(|m| m.epoch) else { return };
+            // The announce may have been faster than the notice: then the later epoch is mapped already.
+            if state.producer_id.is_some_and(|id| id != producer_id) {
+                return;
+            }
+            state.lowest_epoch = state.lowest_epoch.max(epoch + 1);
+        }
+        self.unmap(tick, "the producer's lease has ended");
+    }
+
+    fn map(&self, announce: &PoolAnnounce, producer_id: Option<u32>, tick: &Tick<'_>) {
+        // Hard boundary first: nothing of the old epoch is accepted while the new one is opened.
+        self.unmap(tick, "a new epoch was announced");
+        let epoch = announce.epoch;
+        let mapping = match Mapping::open(announce, tick.bases, Access::Read) {
+            Ok(mapping) => mapping,
+            Err(e) => {
+                let refused =
+                    Refused { epoch, reason: e.reason(), uri: e.uri.clone(), message: e.to_string() };
+                return self.refuse(refused, tick);
+            }
+        };
+        if !self.state.lock_first().judge.is_fresh(mapping.activity_ns(), tick.now.monotonic_ns) {
+            self.counters.ignored(Ignored::Stale).fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.remap(Some(Arc::new(mapping)));
+        self.state.lock_first().producer_id = producer_id;
+        self.event(tick.events, tick.now.monotonic_ns, "mapped", epoch, String::new());
+    }
+}

@@ -1,0 +1,214 @@
+//! What a producer or a consumer on a driver keeps of its lease, for the conductor and for who asks.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tensorpool_core::attach::{Answer, Attachment, Lost, Refusal, Revocation, Terms};
+use tensorpool_core::driver_messages::{AttachResponse, Heard, code_word};
+use tensorpool_core::time::monotonic_ns;
+
+use crate::conductor::Tick;
+use crate::events::Event;
+
+/// What a message means for the one who holds, or wants, the lease.
+pub enum Turn<'a> {
+    Nothing,
+    /// Map these regions.
+    Granted(&'a AttachResponse),
+    /// Let go of everything at once.
+    Ended,
+    /// That producer of the stream is gone: wait for the announce of a later epoch.
+    ProducerGone(u32),
+}
+
+pub struct Lease {
+    attachment: Mutex<Attachment>,
+    granted: AtomicU64,
+    refused: AtomicU64,
+    ended: AtomicU64,
+    /// The refusal that was told already, so that each is told once.
+    told: Mutex<Option<Refusal>>,
+}
+
+/// How things stand, for whoever asks.
+#[derive(Clone, Debug)]
+pub struct Status {
+    pub lease_id: Option<u64>,
+    pub client_id: Option<u32>,
+    pub refusal: Option<Refusal>,
+    pub granted: u64,
+    pub refused: u64,
+    pub ended: u64,
+}
+
+fn seed() -> u64 {
+    let mut hasher = RandomState::new().build_hasher();
+    // The keys in it are drawn once a thread, and a forked child has those of its parent: two processes would
+    // ask under the same name, and both get the one lease.
+    hasher.write_u32(std::process::id());
+    hasher.write_u64(monotonic_ns());
+    hasher.finish()
+}
+
+impl Lease {
+    pub fn new(terms: Terms) -> Self {
+        Self {
+            attachment: Mutex::new(Attachment::new(terms, seed())),
+            granted: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            told: Mutex::default(),
+        }
+    }
+
+    fn attachment(&self) -> MutexGuard<'_, Attachment> {
+        self.attachment.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.attachment().is_held()
+    }
+
+    pub fn status(&self) -> Status {
+        let attachment = self.attachment();
+        Status {
+            lease_id: attachment.lease().map(|l| l.lease_id),
+            client_id: attachment.lease().map(|l| l.client_id),
+            refusal: attachment.refusal().cloned(),
+            granted: self.granted.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            ended: self.ended.load(Ordering::Relaxed),
+        }
+    }
+
+    pub fn on_driver<'a>(&self, heard: &'a Heard, tick: &Tick<'_>) -> Turn<'a> {
+        let now_ns = tick.now.monotonic_ns;
+        match heard {
+            Heard::Attached(response) => {
+                let answer = self.attachment().on_response(response, now_ns);
+                match answer {
+                    Answer::Ignored => Turn::Nothing,
+                    Answer::Granted => Turn::Granted(response),
+                    Answer::Refused => {
+                        self.tell_refusal(tick);
+                        Turn::Nothing
+                    }
+                }
+            }
+            Heard::Revoked(revoked) => {
+                let revocation = self.attachment().on_revoked(revoked, now_ns);
+                match revocation {
+                    Revocation::NotOurs => Turn::Nothing,
+                    Revocation::ProducerGone => Turn::ProducerGone(revoked.lease.client_id),
+                    Revocation::Ours => {
+                        let mut detail = revoked.reason.word().to_owned();
+                        if !revoked.message.is_empty() {
+                            detail = format!("{detail}: {}", revoked.message);
+                        }
+                        self.end(tick, "revoked", detail)
+                    }
+                }
+            }
+            Heard::Shutdown { message, .. } => {
+                let ours = self.attachment().on_shutdown(now_ns);
+                if ours { self.end(tick, "driver_shutdown", message.clone()) } else { Turn::Nothing }
+            }
+            Heard::Other | Heard::Malformed(_) => Turn::Nothing,
+        }
+    }
+
+    fn end<'a>(&self, tick: &Tick<'_>, kind: &'static str, detail: String) -> Turn<'a> {
+        self.ended.fetch_add(1, Ordering::Relaxed);
+        self.event(tick, kind, None, detail);
+        Turn::Ended
+    }
+
+    fn event(&self, tick: &Tick<'_>, kind: &'static str, epoch: Option<u64>, detail: String) {
+        let stream_id = Some(self.attachment().terms().stream_id);
+        tick.events.push(Event { kind, at_ns: tick.now.monotonic_ns, stream_id, epoch, detail });
+    }
+
+    /// The regions are mapped: the lease is in use.
+    pub fn taken_up(&self, tick: &Tick<'_>, epoch: u64) {
+        self.granted.fetch_add(1, Ordering::Relaxed);
+        if let Ok(mut told) = self.told.lock() {
+            *told = None;
+        }
+        self.event(tick, "attached", Some(epoch), String::new());
+    }
+
+    /// The regions cannot be used here: the lease goes back.
+    pub fn give_back(&self, tick: &Tick<'_>, why: String) {
+        self.attachment().give_back(why, tick.now.monotonic_ns);
+        self.tell_refusal(tick);
+    }
+
+    fn tell_refusal(&self, tick: &Tick<'_>) {
+        let refusal = self.attachment().refusal().cloned();
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        let Ok(mut told) = self.told.lock() else { return };
+        if !is_same(told.as_ref(), refusal.as_ref()) {
+            told.clone_from(&refusal);
+            if let Some(refusal) = refusal {
+                self.event(tick, "attach_refused", None, describe(&refusal));
+            }
+        }
+    }
+
+    /// Sends what is due. True if the lease was lost.
+    pub fn work(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        let (lost, silent) = {
+            let mut attachment = self.attachment();
+            let before = attachment.refusal().cloned();
+            let lost = attachment.work(tick.now.monotonic_ns, send);
+            let silent = before.as_ref() != attachment.refusal() && !attachment.is_held();
+            (lost, silent)
+        };
+        if silent {
+            self.tell_refusal(tick);
+        }
+        self.lost(lost, tick)
+    }
+
+    /// The stream was announced. True if that means that the lease is over.
+    pub fn on_announce(&self, epoch: u64, tick: &Tick<'_>) -> bool {
+        let lost = self.attachment().on_announce(epoch, tick.now.monotonic_ns);
+        self.lost(lost, tick)
+    }
+
+    /// The media driver is gone. True if a lease went with it.
+    pub fn on_disconnected(&self, tick: &Tick<'_>) -> bool {
+        let lost = self.attachment().on_disconnected(tick.now.monotonic_ns);
+        self.lost(lost, tick)
+    }
+
+    fn lost(&self, lost: Option<Lost>, tick: &Tick<'_>) -> bool {
+        if let Some(lost) = lost {
+            self.end(tick, "driver_lost", lost.why().to_owned());
+        }
+        lost.is_some()
+    }
+
+    pub fn on_newcomer(&self, tick: &Tick<'_>) {
+        self.attachment().wake(tick.now.monotonic_ns);
+    }
+
+    pub fn farewell(&self) -> Option<Vec<u8>> {
+        self.attachment().farewell()
+    }
+}
+
+/// Whether both say the same. Regions have another path at each attempt, and are refused for the same reason.
+fn is_same(told: Option<&Refusal>, refusal: Option<&Refusal>) -> bool {
+    matches!((told, refusal), (Some(Refusal::Regions(_)), Some(Refusal::Regions(_)))) || told == refusal
+}
+
+pub fn describe(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::Code(code, message) => format!("{}: {message}", code_word(*code)),
+        Refusal::Protocol(why) | Refusal::Regions(why) => why.clone(),
+        Refusal::NoAnswer => "no driver answers".to_owned(),
+    }
+}

@@ -1,0 +1,128 @@
+//! `Beacons`: what a driver says and watches for its streams, off the interpreter.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use tensorpool_core::announce::{AnnouncedPool, PoolAnnounce};
+use tensorpool_core::contain::AllowedBases;
+use tensorpool_core::fork::Birth;
+use tensorpool_core::layout::*;
+use tensorpool_core::region_lock::RegionLockError;
+use tensorpool_dataplane::beacons as plane;
+use tensorpool_dataplane::beacons::PutError;
+use tensorpool_dataplane::conductor::Endpoint;
+
+use crate::context::Conductor;
+use crate::errors;
+
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct Beacons {
+    beacons: Arc<plane::Beacons>,
+    conductor: Py<Conductor>,
+    id: u64,
+    birth: Birth,
+}
+
+#[pymethods]
+impl Beacons {
+    /// Announces and gives signs of life every `period_ns`, until `stall_ns` pass without a `beat`.
+    #[new]
+    #[pyo3(signature = (conductor, *, period_ns, stall_ns))]
+    fn new(conductor: &Bound<'_, Conductor>, period_ns: u64, stall_ns: u64) -> PyResult<Self> {
+        if period_ns == 0 || stall_ns == 0 {
+            return Err(PyValueError::new_err("period_ns and stall_ns must be above 0"));
+        }
+        let beacons = Arc::new(plane::Beacons::new(plane::Config { period_ns, stall_ns }));
+        let id = conductor.get().home(conductor.py())?.add(beacons.clone());
+        Ok(Self { beacons, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+    }
+
+    /// Takes the regions of a stream on in place of what was there. If that fails the stream is silent.
+    #[pyo3(signature = (*, stream_id, epoch, producer_id, nslots, header_uri, pools, base_dirs, lock_memory = false))]
+    fn put(
+        &self,
+        py: Python<'_>,
+        stream_id: u32,
+        epoch: u64,
+        producer_id: u32,
+        nslots: u32,
+        header_uri: String,
+        pools: Vec<(u16, u32, String)>,
+        base_dirs: Vec<String>,
+        lock_memory: bool,
+    ) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        let announce = PoolAnnounce {
+            stream_id,
+            producer_id,
+            epoch,
+            timestamp_ns: 0,
+            clock_domain: CLOCK_DOMAIN_MONOTONIC,
+            layout_version: LAYOUT_VERSION,
+            header_nslots: nslots,
+            header_slot_bytes: HEADER_SLOT_BYTES as u16,
+            pools: pools
+                .into_iter()
+                .map(|(pool_id, stride_bytes, uri)| AnnouncedPool { pool_id, nslots, stride_bytes, uri })
+                .collect(),
+            header_uri,
+        };
+        let bases = AllowedBases::new(base_dirs)?;
+        py.detach(|| self.beacons.put(&announce, &bases, lock_memory)).map_err(|error| match &error {
+            PutError::Closed => errors::plain(py, "ClosedError", &error.to_string()),
+            PutError::Region(refused) | PutError::Watch(RegionLockError::Refused(refused)) => {
+                errors::region(py, refused)
+            }
+            PutError::Watch(RegionLockError::Io(io)) => os_error(io, format!("stream {stream_id}: {error}")),
+            PutError::Watch(RegionLockError::Held) => PyOSError::new_err(error.to_string()),
+            PutError::LockMemory(io) => os_error(
+                io,
+                format!("stream {stream_id}: {error}; raise the limit (ulimit -l) or do not lock memory"),
+            ),
+        })
+    }
+
+    /// No more of that stream; False if there was none.
+    fn remove(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.beacons.remove(stream_id)))
+    }
+
+    /// The driver's duty cycle is alive.
+    fn beat(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        self.beacons.beat();
+        Ok(())
+    }
+
+    /// (stream id, epoch) of each producer whose lock was seen held and is free now. Told once.
+    fn deaths(&self, py: Python<'_>) -> PyResult<Vec<(u32, u64)>> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.beacons.deaths()))
+    }
+
+    /// Makes every stream's announce due at once.
+    fn announce_all(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        py.detach(|| self.beacons.announce_soon());
+        Ok(())
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.beacons.len()))
+    }
+
+    /// Lets go of every stream.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        self.conductor.get().remove(py, self.id);
+        Ok(())
+    }
+}
+
+/// An OSError with the number of `io` and our words.
+fn os_error(io: &std::io::Error, message: String) -> PyErr {
+    PyOSError::new_err((io.raw_os_error(), message))
+}
