@@ -102,6 +102,12 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contexts of this test and of its child processes do without an SHM driver, unless they ask for one."""
+    monkeypatch.setenv("TENSORPOOL_CONTEXT__MODE", "standalone")
+
+
+@pytest.fixture
 def free_stream_ids() -> Callable[[], int]:
     """Gives another stream id at each call; none is given twice."""
     return lambda: next(_stream_ids)

@@ -5,11 +5,13 @@ from ._native import Frame, Offered, Slot
 from .client import Consumer, ConsumerLedger, Outcome, Producer, ProducerLedger
 from .context import Context, Event, open
 from .errors import (
+    AttachError,
     ClaimRefused,
     ClosedError,
     CodecError,
     CommandFailed,
     ConfigError,
+    DriverHeld,
     ForkedError,
     FrameOverwritten,
     InvalidConfig,
@@ -35,6 +37,7 @@ from .transport import MediaDriver, StreamIds
 __version__ = "0.1.0"
 
 __all__ = [
+    "AttachError",
     "ClaimRefused",
     "ClosedError",
     "CodecError",
@@ -43,6 +46,7 @@ __all__ = [
     "Consumer",
     "ConsumerLedger",
     "Context",
+    "DriverHeld",
     "Event",
     "ForkedError",
     "Frame",

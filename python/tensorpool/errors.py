@@ -12,6 +12,8 @@ TensorPoolError
 ├── FrameOverwritten                 the frame was lost while it was being used
 ├── ReceiveTimeout (TimeoutError)    no frame came in time
 ├── LockHeld                         another process holds the lock; `holder` says who
+│   └── DriverHeld                   there is a driver already; the message says whose
+├── AttachError                      the driver gave no lease; `code`, `remedy` and the message say why
 ├── StreamBusy                       the stream has a producer already
 ├── RegionRejected                   an announced region broke a rule; nothing of it was mapped
 ├── RegionCreateError (OSError)      regions could not be made; nothing was left behind
@@ -20,6 +22,15 @@ TensorPoolError
 │   ├── Rejected                     it refused, and says why
 │   ├── CommandFailed                it accepted, and then something went wrong there
 │   └── ServiceTimeout (TimeoutError)    it is there, and did not answer in time
+├── MissingPackage (ImportError)     what was asked for needs a package that is not installed
+├── RecordingError                   a recording on disk; `path` says where
+│   ├── NotARecording (ValueError)   there is none, or one of a format that is too new
+│   ├── CorruptRecording (ValueError)    bytes that are not what was written; `offset` says where
+│   ├── FrameNotRecorded (LookupError)   no such frame, or retention has removed it
+│   ├── UnfitFrames (ValueError)     frames that cannot be recorded: out of order, or not as they say
+│   ├── MergeConflict (ValueError)   two recordings have different frames under one sequence
+│   └── WriteFailed (OSError)        the disk did not take it
+│       └── DiskFull                 there is no room; what was written before is kept
 └── MediaDriverError                 Aeron's media driver
     ├── MediaDriverBusy              there is one in that directory already
     └── MediaDriverUnavailable (TimeoutError)    none answered in time
@@ -29,6 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 
 
 class TensorPoolError(Exception):
@@ -164,6 +176,31 @@ class LockHeld(TensorPoolError):
         self.holder = holder
 
 
+class DriverHeld(LockHeld):
+    """Another driver is there already. `pid` is its process, `embedded` whether it is part of a program."""
+
+    def __init__(self, message: str, *, holder: str, pid: int, embedded: bool) -> None:
+        super().__init__(message, holder=holder)
+        self.pid = pid
+        self.embedded = embedded
+
+
+class AttachError(TensorPoolError):
+    """The driver gave no lease, or did not answer.
+
+    `code` is the driver's (`REJECTED`, `INVALID_PARAMS`, `UNSUPPORTED`, `INTERNAL_ERROR`), or `NO_ANSWER`,
+    or `PROTOCOL` for an answer that cannot be used, or `REGIONS` for memory that cannot. `remedy` says what
+    can be done.
+    """
+
+    def __init__(self, message: str, *, code: str, remedy: str, stream_id: int) -> None:
+        super().__init__(f"stream {stream_id}: {code}: {message}; {remedy}")
+        self.code = code
+        self.reason = message
+        self.remedy = remedy
+        self.stream_id = stream_id
+
+
 class StreamBusy(TensorPoolError):
     """A stream has one producer at a time."""
 
@@ -224,3 +261,51 @@ class CommandFailed(ServiceError):
 
 class ServiceTimeout(ServiceError, TimeoutError):
     """The service is there, and did not answer in time."""
+
+
+class MissingPackage(TensorPoolError, ImportError):
+    """An optional package is not installed; the message says how to get it."""
+
+
+class RecordingError(TensorPoolError):
+    """Something is wrong with a recording. `path` is the file or directory."""
+
+    def __init__(self, message: str, *, path: str | PathLike[str] | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class NotARecording(RecordingError, ValueError):
+    """The directory holds no recording, or one that a newer version wrote."""
+
+
+class CorruptRecording(RecordingError, ValueError):
+    """Bytes of a recording are not what was written. `offset` is where in the file, if that is known."""
+
+    def __init__(self, message: str, *, path: str | PathLike[str], offset: int | None = None) -> None:
+        super().__init__(message, path=path)
+        self.offset = offset
+
+
+class FrameNotRecorded(RecordingError, LookupError):
+    """The frame was never recorded, or retention has removed it."""
+
+
+class UnfitFrames(RecordingError, ValueError):
+    """Frames that cannot be recorded: their sequences do not grow, or a tensor does not fit its payload."""
+
+
+class MergeConflict(RecordingError, ValueError):
+    """Two recordings have different frames under the same stream, epoch and sequence."""
+
+
+class WriteFailed(RecordingError, OSError):
+    """The disk did not take what was written. `code` is the operating system's errno."""
+
+    def __init__(self, message: str, *, path: str | PathLike[str], code: int | None = None) -> None:
+        super().__init__(message, path=path)
+        self.code = code
+
+
+class DiskFull(WriteFailed):
+    """There is no room left. What was written before is kept, and writing can go on when there is room."""

@@ -93,6 +93,9 @@ class Consumer(_native.Consumer):
     def _timed_out(self, timeout: float | None) -> ReceiveTimeout:
         if self.closed:
             why = "the consumer is closed"
+        elif self.epoch is None and (lease := self.lease()) is not None and lease["lease_id"] is None:
+            said = f" (it says {lease['code']}: {lease['message']})" if lease["code"] else ""
+            why = f"the driver has given no lease for stream {self.stream_id} yet{said}"
         elif self.epoch is None:
             why = f"no producer of stream {self.stream_id} was heard; is one running on this media driver?"
         else:

@@ -31,6 +31,8 @@ class Outcome(StrEnum):
     """Dropped: no pool of the stream is large enough."""
     SLOT_CLAIMED = "slot_claimed"
     """Dropped: the next slot is still claimed. Commit or abandon the claim."""
+    DETACHED = "detached"
+    """Dropped: there is no lease at the moment (the driver went away, or took it back); one is asked for."""
 
 
 def _by_reason(counts: dict[str, int]) -> str:
@@ -46,7 +48,7 @@ class ProducerLedger:
     unpublished: dict[str, int]
     deferred: int
     dropped: dict[str, int]
-    """Never got a sequence: no_pool, slot_claimed, abandoned, after_close."""
+    """Never got a sequence: no_pool, slot_claimed, detached, abandoned, after_close."""
     holes: int
     """Sequences lost because an older claim was abandoned after newer frames had been taken."""
     bytes: int
@@ -55,7 +57,8 @@ class ProducerLedger:
     def of(cls, counters: dict[str, int]) -> ProducerLedger:
         unpublished = {name: counters[name] for name in ("back_pressured", "not_connected", "closed")}
         deferred = counters["committed"] - counters["published"] - sum(unpublished.values())
-        dropped = {name: counters[name] for name in ("no_pool", "slot_claimed", "abandoned", "after_close")}
+        never = ("no_pool", "slot_claimed", "detached", "abandoned", "after_close")
+        dropped = {name: counters[name] for name in never}
         return cls(
             committed=counters["committed"],
             published=counters["published"],

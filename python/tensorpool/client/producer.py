@@ -25,6 +25,11 @@ class Producer(_native.Producer):
         """Every committed frame: published, or not and why."""
         return ProducerLedger.of(self.counters())
 
+    @property
+    def attached(self) -> bool:
+        """Whether there is memory to write into. On a driver it may be away for a while, and comes back."""
+        return self.epoch is not None
+
     def wait_for_consumer(self, timeout: float = 10.0) -> bool:
         """Waits until somebody subscribes. False if nobody did in time."""
         deadline = time.monotonic() + timeout

@@ -15,6 +15,8 @@ from typing import Any
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..sbe.trace import TraceLinkSet, TraceParent
+from .leased import LeasedProducer
+from .producer import Producer
 from .standalone import StandaloneProducer
 
 _NODE_BITS, _COUNTER_BITS = 10, 12
@@ -69,7 +71,7 @@ class Tracer:
         self._control.close()
 
 
-class TracedProducer(StandaloneProducer):
+class TracedProducer(Producer):
     """A producer whose frames tell what they were made from: `offer(array, parents=[frame, …])`."""
 
     tracer: Tracer
@@ -108,3 +110,11 @@ class TracedProducer(StandaloneProducer):
     def close(self) -> None:
         super().close()
         self.tracer.close()
+
+
+class TracedStandaloneProducer(TracedProducer, StandaloneProducer):
+    """With traces, and memory of its own."""
+
+
+class TracedLeasedProducer(TracedProducer, LeasedProducer):
+    """With traces, on a driver."""

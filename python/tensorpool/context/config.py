@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from ..runtime.config import DurationNs, parse_duration, setting, settings
+from ..runtime.config import DurationNs, FileMode, parse_duration, setting, settings
 
 _MAX_STREAM_ID = (1 << 31) - 1
 
@@ -20,10 +20,15 @@ class AeronSettings:
     """The media driver, and the streams that words about tensors travel on."""
 
     dir: Path | None = setting(
-        "Its directory. Without one: `$AERON_DIR`, else Aeron's default.", default=None
+        "Its directory. Without one: `$AERON_DIR`, else Aeron's default.", default=None, flag="--aeron-dir"
     )
     media_driver: Literal["auto", "external"] = setting(
         "`auto` embeds a media driver if none runs there, `external` only ever attaches.", default="auto"
+    )
+    dir_mode: FileMode = setting(
+        "Permission bits of its directory, where it is embedded. For a group: 0770, with a umask of 007, "
+        "since Aeron makes its files by the umask.",
+        default=0o700,
     )
     connect_timeout_ns: DurationNs = setting(
         "How long to wait for it at the start.", default=parse_duration("10s"), minimum=1
@@ -45,12 +50,46 @@ class AeronSettings:
     metadata_stream_id: int = _stream("Metadata of sources.", 1300)
 
 
+@settings("context")
+class ContextSettings:
+    """How a program comes to its memory."""
+
+    mode: Literal["auto", "driver", "embedded", "standalone"] = setting(
+        "`auto` attaches to a running driver, else embeds one; `driver` only attaches; `embedded` has its "
+        "own; `standalone` does without: each producer owns its memory.",
+        default="auto",
+    )
+    keepalive_ns: DurationNs = setting(
+        "How often a lease is kept alive. A driver that gives shorter leases is told as often as it needs.",
+        default=parse_duration("1s"),
+        minimum=parse_duration("10ms"),
+    )
+    attach_timeout_ns: DurationNs = setting(
+        "How long to wait for a driver's answer.",
+        default=parse_duration("5s"),
+        minimum=parse_duration("10ms"),
+    )
+    attach_retry_ns: DurationNs = setting(
+        "The usual pause between two attempts; each differs from it by up to half.",
+        default=parse_duration("1s"),
+        minimum=parse_duration("10ms"),
+    )
+    attach_revision: int = setting(
+        "Which form of the attach messages the driver speaks: 1, or 2 for the later one.",
+        default=1,
+        minimum=1,
+        maximum=2,
+    )
+
+
 @settings("shm")
 class ShmSettings:
     """Where regions lie, and where a consumer may map them from."""
 
-    base_dir: Path = setting("The directory below which regions are made.", default=Path("/dev/shm"))
-    namespace: str = setting("Keeps deployments on one machine apart.", default="default")
+    base_dir: Path = setting(
+        "The directory below which regions are made.", default=Path("/dev/shm"), flag="--shm-base-dir"
+    )
+    namespace: str = setting("Keeps deployments on one machine apart.", default="default", flag="--namespace")
     allowed_base_dirs: tuple[Path, ...] = setting(
         "Regions elsewhere are refused. Empty: the base directory.", default=()
     )

@@ -3,41 +3,52 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
 from .. import _native
-from ..client import Consumer, Producer, StandaloneProducer, TracedProducer, TraceIds, Tracer
-from ..errors import ClosedError, ConfigError, ForkedError, MediaDriverUnavailable
-from ..runtime.aeron_counters import AeronExposure
-from ..runtime.agent import CompositeAgent
-from ..runtime.config import Config, Secret
-from ..runtime.logs import Logging
-from ..runtime.ready import Readiness
-from ..runtime.role import reload
-from ..runtime.runner import Runner
-from ..runtime.settings import LogSettings, RuntimeSettings
-from ..service import Event as ServiceEvent
-from ..service import (
-    RunningService,
-    Service,
-    ServiceAgent,
-    ServiceClient,
-    ServiceStreams,
-    find_services,
-    watch_all,
+from ..client import (
+    Consumer,
+    LeasedProducer,
+    LeaseTerms,
+    Producer,
+    StandaloneProducer,
+    TracedLeasedProducer,
+    TracedProducer,
+    TracedStandaloneProducer,
+    TraceIds,
+    Tracer,
+    wait_attached,
 )
-from ..service.client import DEFAULT_TIMEOUT_S
+from ..client.leased import attach_error
+from ..driver import DEFAULT_NSLOTS, DriverAgent, DriverSettings, EmbeddedDriver, place_of
+from ..errors import (
+    ClosedError,
+    CommandFailed,
+    ConfigError,
+    ForkedError,
+    MediaDriverUnavailable,
+    NoSuchService,
+    Rejected,
+    ServiceError,
+    ServiceTimeout,
+)
+from ..runtime.config import Secret
+from ..service import RunningService, ServiceStreams
 from ..shm import parse_pools
 from ..transport import StreamIds, descriptor_channel, embed_lock_path
+from .host import DriverHost, Mode
+from .services import WithServices
 
+_LOG = logging.getLogger(__name__)
 _SHARED_CHANNEL = "aeron:ipc"
 _READY_TIMEOUT_S = 10.0
 _Endpoint = TypeVar("_Endpoint", Producer, Consumer)
@@ -48,7 +59,8 @@ _open_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 class Event:
     """Something that happened to the connection.
 
-    media_driver_connected, media_driver_lost, mapped, unmapped, refused, aeron_error.
+    media_driver_connected, media_driver_lost, mapped, unmapped, refused, aeron_error; and on a driver
+    attached, attach_refused, revoked, driver_shutdown, driver_lost.
     """
 
     kind: str
@@ -58,26 +70,32 @@ class Event:
     detail: str
 
 
-class Context:
+class Context(WithServices):
     """What `tensorpool.open()` returns. Close it, or use it in a `with` block."""
 
     def __init__(
         self,
         *,
+        mode: Mode,
         aeron_dir: str,
         embed: bool,
+        aeron_dir_mode: int,
         namespace: str,
         shm_base_dir: Path,
         allowed_base_dirs: Sequence[Path],
         stream_ids: StreamIds,
         service_streams: ServiceStreams,
         service_token: Secret | None,
+        driver_settings: DriverSettings,
+        terms: LeaseTerms,
         connect_timeout: float,
         driver_timeout: float,
         announce_period: float,
     ) -> None:
+        self.mode = mode
         self.aeron_dir = aeron_dir
         self.namespace = namespace
+        self._terms = terms
         self.stream_ids = stream_ids
         self._base = shm_base_dir
         self._announce_period_ns = int(announce_period * 1e9)
@@ -87,24 +105,69 @@ class Context:
         self._endpoints: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._running: set[RunningService] = set()
         self._closed = False
+        self._knows_period = False
         self._conductor = _native.Conductor(
             aeron_dir=aeron_dir,
-            embed_lock=embed_lock_path(aeron_dir) if embed else None,
+            media_driver_lock=embed_lock_path(aeron_dir),
+            embed=embed,
+            dir_mode=aeron_dir_mode,
             driver_timeout_ms=int(driver_timeout * 1000),
             announce_channel=_SHARED_CHANNEL,
             announce_stream_id=stream_ids.announce,
             announce_period_ns=self._announce_period_ns,
+            control_channel=_SHARED_CHANNEL,
+            control_stream_id=stream_ids.control,
             allowed_base_dirs=list(allowed_base_dirs),
         )
         if not self._conductor.wait_connected(connect_timeout):
-            why = self._conductor.status()["last_error"] or "no answer"
+            why = _closed_to_us(aeron_dir) or self._conductor.status()["last_error"] or "no answer"
             self._conductor.close()
             raise MediaDriverUnavailable(
                 f"{why}; start one (tensorpool.MediaDriver({aeron_dir!r}) or aeronmd), check aeron_dir, or "
                 "let open() embed one with media_driver='auto'",
                 aeron_dir=aeron_dir,
             )
+        self._host = self._driver_host(driver_settings)
+        try:
+            self._host.start()
+        except BaseException:
+            self._conductor.close()
+            raise
         _open_contexts.add(self)
+
+    def _driver_host(self, settings: DriverSettings) -> DriverHost:
+        # What clients of a driver inside a program want made, they may have made.
+        embedded = replace(settings, any_stream=True)
+
+        def embed() -> EmbeddedDriver:
+            agent = DriverAgent(
+                self._conductor,
+                settings=embedded,
+                namespace=self.namespace,
+                base_dir=self._base,
+                aeron_dir=self.aeron_dir,
+                stream_ids=self.stream_ids,
+                service_streams=self.service_streams,
+                service_token=self._service_token,
+                announce_period_ns=self._announce_period_ns,
+                embedded=True,
+            )
+            return EmbeddedDriver(agent)
+
+        return DriverHost(
+            self.mode,
+            embed=embed,
+            is_connected=lambda: self.connected,
+            place=place_of(self.namespace, settings.instance_id),
+            aeron_dir=self.aeron_dir,
+            control_stream_id=self.stream_ids.control,
+        )
+
+    @property
+    def embeds_driver(self) -> bool:
+        """Whether the SHM driver runs inside this process."""
+        self._conductor.status()  # raises in a forked child, where nothing runs
+        return self._host.is_here
 
     @property
     def embeds_media_driver(self) -> bool:
@@ -126,10 +189,13 @@ class Context:
         stream_id: int,
         *,
         pools: Sequence[str | int] | str | int | None = None,
-        nslots: int = 8,
+        nslots: int | None = None,
+        name: str | None = None,
+        tags: Sequence[str] = (),
         descriptor_stream_id: int | None = None,
         publish_timestamps: bool = False,
         prefault: bool = True,
+        require_hugepages: bool = False,
         traces: Literal[True],
     ) -> TracedProducer: ...
     @overload
@@ -138,10 +204,13 @@ class Context:
         stream_id: int,
         *,
         pools: Sequence[str | int] | str | int | None = None,
-        nslots: int = 8,
+        nslots: int | None = None,
+        name: str | None = None,
+        tags: Sequence[str] = (),
         descriptor_stream_id: int | None = None,
         publish_timestamps: bool = False,
         prefault: bool = True,
+        require_hugepages: bool = False,
         traces: bool = False,
     ) -> Producer: ...
     def producer(
@@ -149,37 +218,84 @@ class Context:
         stream_id: int,
         *,
         pools: Sequence[str | int] | str | int | None = None,
-        nslots: int = 8,
+        nslots: int | None = None,
+        name: str | None = None,
+        tags: Sequence[str] = (),
         descriptor_stream_id: int | None = None,
         publish_timestamps: bool = False,
         prefault: bool = True,
+        require_hugepages: bool = False,
         traces: bool = False,
     ) -> Producer:
-        """A producer that owns the memory of `stream_id`.
+        """The producer of `stream_id`: a stream has one at a time.
 
         `pools` are the size classes of payloads (`["64KiB", "1MiB"]`), `nslots` how many frames a reader
-        may lag behind before they are overwritten: a power of two. All memory is allocated now.
-        `traces` gives every frame a trace id and lets `offer(array, parents=[frame, …])` tell of its lineage.
+        may lag behind before they are overwritten: a power of two. What is not given is as the driver has it
+        for this stream. All memory is allocated now. `traces` gives every frame a trace id and lets
+        `offer(array, parents=[frame, …])` tell of its lineage. `require_hugepages`: on huge pages or not at
+        all. Raises AttachError if the driver says no.
         """
         self._check_open()
-        kind = TracedProducer if traces else StandaloneProducer
-        producer = kind.create(
-            self._conductor,
-            _checked_stream_id(stream_id),
-            base=self._base,
-            namespace=self.namespace,
-            nslots=_checked_nslots(nslots),
-            pools=parse_pools(pools),
-            descriptor_channel=descriptor_channel(),
-            descriptor_stream_id=self._descriptor_stream(descriptor_stream_id),
-            announce_period_ns=self._announce_period_ns,
-            publish_timestamps=publish_timestamps,
-            prefault=prefault,
-        )
+        _checked_stream_id(stream_id)
+        if nslots is not None:
+            _checked_nslots(nslots)
+        common: dict[str, Any] = {
+            "descriptor_channel": descriptor_channel(),
+            "descriptor_stream_id": self._descriptor_stream(descriptor_stream_id),
+            "publish_timestamps": publish_timestamps,
+            "prefault": prefault,
+        }
+        producer: Producer
+        if self.mode == "standalone":
+            kind = TracedStandaloneProducer if traces else StandaloneProducer
+            producer = kind.create(
+                self._conductor,
+                stream_id,
+                base=self._base,
+                namespace=self.namespace,
+                nslots=nslots or DEFAULT_NSLOTS,
+                pools=parse_pools(pools),
+                announce_period_ns=self._announce_period_ns,
+                **common,
+            )
+        else:
+            if not (pools is None and nslots is None and name is None and not tags):
+                self._provision(stream_id, pools, nslots, name, tags)
+            self._learn_period()
+            leased = TracedLeasedProducer if traces else LeasedProducer
+            producer = leased.attach(
+                self._conductor, stream_id, self._terms, require_hugepages=require_hugepages, **common
+            )
         if isinstance(producer, TracedProducer):
             control = _native.Publication(self._conductor, _SHARED_CHANNEL, self.stream_ids.control)
             producer.tracer = Tracer(self._trace_ids, control)
         return self._ready(producer)
+
+    def _provision(
+        self,
+        stream_id: int,
+        pools: Sequence[str | int] | str | int | None,
+        nslots: int | None,
+        name: str | None,
+        tags: Sequence[str],
+    ) -> None:
+        """Tells the driver the layout of a stream that the producer is about to attach to."""
+        wanted: dict[str, Any] = {"stream_id": stream_id}
+        if pools is not None:
+            wanted["pools"] = [stride for _, stride in parse_pools(pools)]
+        if nslots is not None:
+            wanted["nslots"] = nslots
+        if name is not None:
+            wanted["name"] = name
+        if tags:
+            wanted["tags"] = list(tags)
+        try:
+            with self.service("driver", timeout=self._terms.attach_timeout_ns / 1e9) as driver:
+                driver.call("provision", wanted)
+        except (Rejected, CommandFailed) as error:
+            raise attach_error(stream_id, "REJECTED", str(error), self._terms) from None
+        except (NoSuchService, ServiceTimeout):
+            raise attach_error(stream_id, "NO_ANSWER", "", self._terms) from None
 
     def consumer(
         self,
@@ -191,7 +307,7 @@ class Context:
         max_outstanding_seq_gap: int = 256,
         descriptor_stream_id: int | None = None,
     ) -> Consumer:
-        """A consumer of `stream_id`; it maps the stream when its producer is heard, now or later.
+        """A consumer of `stream_id`; it maps the stream when there is one, now or later.
 
         `timeout` bounds each wait of an iteration. `policy="latest"` always gives the newest frame.
         """
@@ -200,6 +316,7 @@ class Context:
             raise ConfigError(f"max_outstanding_seq_gap {max_outstanding_seq_gap}: use 0 or more frames")
         if policy not in ("stream", "latest"):
             raise ConfigError(f"policy {policy!r}: use 'stream' or 'latest'")
+        self._learn_period()
         consumer = Consumer(
             self._conductor,
             stream_id=_checked_stream_id(stream_id),
@@ -209,70 +326,10 @@ class Context:
             freshness_ns=3 * self._announce_period_ns,
             idle=idle,
             latest_only=policy == "latest",
+            lease=None if self.mode == "standalone" else self._terms.native(may_create=False),
         )
         consumer._timeout = timeout
         return self._ready(consumer)
-
-    def service(
-        self,
-        name: str,
-        *,
-        instance: str | None = None,
-        token: str | Secret | None = None,
-        timeout: float = DEFAULT_TIMEOUT_S,
-    ) -> ServiceClient:
-        """A client of the service `name`: get, set, call, watch. The token is the configured one, if any."""
-        self._check_open()
-        return ServiceClient(
-            self._conductor,
-            name,
-            instance=instance,
-            token=token or self._service_token,
-            timeout=timeout,
-            streams=self.service_streams,
-        )
-
-    def serve(self, service: Service) -> RunningService:
-        """Runs `service` on a thread of its own until it, or the context, is closed."""
-        self._check_open()
-        running = RunningService(self._agent(service))
-        self._running.add(running)
-        return running
-
-    def run(self, service: Service, config: Config | None = None) -> None:
-        """Runs `service` here until SIGTERM or Ctrl-C: the main of a program that is a service.
-
-        Logs to stderr, writes the ready file and tells systemd as `[log]` and `[runtime]` of the
-        configuration (a file, or the environment) say; SIGHUP reads it again.
-        """
-        self._check_open()
-        loaded = config or Config.load(RuntimeSettings, LogSettings)
-        runtime, log = loaded[RuntimeSettings], loaded[LogSettings]
-        who = service.instance or runtime.instance
-        with Logging(service.name, who, form=log.format, level=log.level, repeats=log.repeats) as logs:
-            agent = self._agent(service)
-            shown = AeronExposure(self._conductor, agent.counters)
-            both = CompositeAgent(agent, shown, name=agent.name)
-            Runner(
-                both,
-                idle=agent,
-                readiness=Readiness(runtime.ready_file),
-                on_hangup=lambda: reload(loaded, both, logs),
-            ).run()
-
-    def _agent(self, service: Service) -> ServiceAgent:
-        service.use_token(self._service_token)
-        return ServiceAgent(service, self._conductor, self.service_streams)
-
-    def services(self, timeout: float = 1.0) -> list[dict[str, Any]]:
-        """Every service that answers within `timeout` seconds."""
-        self._check_open()
-        return find_services(self._conductor, timeout=timeout, streams=self.service_streams)
-
-    def status_events(self, timeout: float | None = None) -> Generator[ServiceEvent, None, None]:
-        """Everything on the services' status stream: the record of what was accepted."""
-        self._check_open()
-        return watch_all(self._conductor, streams=self.service_streams, timeout=timeout)
 
     def _descriptor_stream(self, given: int | None) -> int:
         stream = self.stream_ids.descriptor if given is None else given
@@ -295,7 +352,38 @@ class Context:
                     aeron_dir=self.aeron_dir,
                 )
             time.sleep(0.001)
+        if self.mode != "standalone":
+            try:
+                wait_attached(endpoint, self._terms, self._driver_answers)
+            except BaseException:
+                endpoint.close()
+                raise
         return endpoint
+
+    def _driver_answers(self) -> bool:
+        """Whether there is a driver at all: it may be busy with what was asked for."""
+        try:
+            with self.service("driver", timeout=1.0) as driver:
+                driver.ping()
+        except ServiceError:
+            return False
+        return True
+
+    def _learn_period(self) -> None:
+        """Freshness is judged by the driver's announce period: once, the driver is asked for it."""
+        if self.mode == "standalone" or self._knows_period or self._host.is_here:
+            return
+        try:
+            with self.service("driver", timeout=1.0) as driver:
+                period_ns = round(driver.call("status")["announce_period_s"] * 1e9)
+        except (ServiceError, KeyError, TypeError):
+            # A driver of another make, or none yet: our own setting has to do.
+            return
+        self._knows_period = True
+        if period_ns != self._announce_period_ns:
+            _LOG.info("the driver announces every %.3g s: taken over", period_ns / 1e9)
+            self._announce_period_ns = period_ns
+            self._terms = replace(self._terms, announce_period_ns=period_ns)
 
     def events(self, timeout: float | None = None) -> Iterator[Event]:
         """What happened, in order; waits for more until closed, or until `timeout` seconds of silence."""
@@ -312,13 +400,14 @@ class Context:
             raise ClosedError("this context is closed; open a new one")
 
     def close(self) -> None:
-        """Closes every producer and consumer, the connection, and an embedded media driver."""
+        """Closes every producer and consumer, the connection, and what is embedded here."""
         if self._closed:
             return
         self._closed = True
         with ExitStack() as rest:
             # Last in, first out: whatever one of them raises, the others are closed too.
             rest.callback(self._conductor.close)
+            rest.callback(self._host.close)
             for endpoint in list(self._endpoints):
                 rest.callback(endpoint.close)
             for running in list(self._running):
@@ -336,6 +425,13 @@ class Context:
         # In a forked child the block belongs to the parent: there is nothing to close.
         with suppress(ForkedError):
             self.close()
+
+
+def _closed_to_us(directory: str) -> str | None:
+    """A media driver's directory that is there and another user's alone."""
+    if not os.path.isdir(directory) or os.access(directory, os.R_OK | os.X_OK):
+        return None
+    return f"{directory} belongs to user id {os.stat(directory).st_uid}, and you may not enter it"
 
 
 def _checked_nslots(nslots: Any) -> int:

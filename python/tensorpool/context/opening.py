@@ -6,23 +6,26 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
+from ..client import LeaseTerms
+from ..driver import DriverSettings
 from ..errors import ConfigError
 from ..runtime.config import Config
 from ..runtime.config.options import FILE_VARIABLE
 from ..service import ServiceStreams
 from ..service.config import ServiceSettings
 from ..transport import StreamIds, default_aeron_dir
-from .config import AeronSettings, ShmSettings
+from .config import AeronSettings, ContextSettings, ShmSettings
 from .context import Context
+from .host import Mode
 
 _SHORTEST_S, _LONGEST_S = 0.01, 86_400.0
 _NAMESPACE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 def open(
-    mode: Literal["standalone"] = "standalone",
+    mode: Mode | None = None,
     *,
     aeron_dir: str | Path | None = None,
     config: str | Path | Config | None = None,
@@ -38,42 +41,68 @@ def open(
 ) -> Context:
     """Connects this process; with nothing running, everything needed is embedded.
 
-    `mode="standalone"`: each producer owns and announces its memory. `media_driver="auto"` embeds Aeron's
-    media driver if none runs in `aeron_dir` (Aeron's default for this user), and does so again if it dies;
-    "external" only ever attaches. Consumers map regions below `allowed_base_dirs` (the base dir, if not
-    given) and nowhere else. What is not given comes from the TOML file `config`, its tables `[aeron]`,
-    `[shm]` and `[service]`, and from the environment (`TENSORPOOL_AERON__DIR`).
+    `mode="auto"` attaches to the driver that runs for this namespace, else embeds one here, and takes over
+    from another program's embedded one when that ends. "driver" only ever attaches, to a media driver
+    too; "embedded" has its own or fails; "standalone" does without: each producer owns and announces its
+    memory, and nobody needs a lease.
+
+    `media_driver="auto"` embeds Aeron's media driver if none runs in `aeron_dir` (Aeron's default for this
+    user), and does so again if it dies; "external" only ever attaches. Regions are mapped below
+    `allowed_base_dirs` (the base dir, if not given) and nowhere else. What is not given comes from the TOML
+    file `config`, its tables `[context]`, `[aeron]`, `[shm]`, `[driver]` and `[service]`, and from the
+    environment (`TENSORPOOL_AERON__DIR`).
     """
-    if mode != "standalone":
-        raise ConfigError(f"mode {mode!r}: use 'standalone'")
+    if mode not in (*get_args(Mode), None):
+        raise ConfigError(f"mode {mode!r}: use 'auto', 'driver', 'embedded' or 'standalone'")
     if media_driver not in ("auto", "external", None):
         raise ConfigError(f"media_driver {media_driver!r}: use 'auto' or 'external'")
     loaded = config if isinstance(config, Config) else load_config(config)
     aeron, shm, service = loaded[AeronSettings], loaded[ShmSettings], loaded[ServiceSettings]
+    chosen: ContextSettings = loaded[ContextSettings]
     base = Path(shm_base_dir or shm.base_dir)
     allowed = shm.allowed_base_dirs if allowed_base_dirs is None else allowed_base_dirs
     if not base.is_dir():
         raise ConfigError(f"shm_base_dir {str(base)!r}: no such directory; use one as in /dev/shm")
+    ids = stream_ids or _stream_ids(aeron)
+    period = _seconds("announce_period", announce_period, aeron.announce_period_ns)
     return Context(
+        mode=mode or chosen.mode,
         aeron_dir=str(aeron_dir or aeron.dir or default_aeron_dir()),
-        embed=(media_driver or aeron.media_driver) == "auto",
+        embed=_embeds_media_driver(mode or chosen.mode, media_driver, aeron.media_driver),
+        aeron_dir_mode=aeron.dir_mode,
         namespace=_checked_namespace(namespace or shm.namespace),
         shm_base_dir=base,
         allowed_base_dirs=[Path(path) for path in allowed] or [base],
-        stream_ids=stream_ids or _stream_ids(aeron),
+        stream_ids=ids,
         service_streams=service_streams or service.streams(),
         service_token=service.token,
+        driver_settings=loaded[DriverSettings],
+        terms=LeaseTerms(
+            keepalive_ns=chosen.keepalive_ns,
+            announce_period_ns=int(period * 1e9),
+            attach_timeout_ns=chosen.attach_timeout_ns,
+            retry_ns=chosen.attach_retry_ns,
+            revision=chosen.attach_revision,
+            control_stream_id=ids.control,
+        ),
         connect_timeout=_seconds("connect_timeout", connect_timeout, aeron.connect_timeout_ns),
         driver_timeout=_seconds("driver_timeout", driver_timeout, aeron.driver_timeout_ns),
-        announce_period=_seconds("announce_period", announce_period, aeron.announce_period_ns),
+        announce_period=period,
     )
+
+
+def _embeds_media_driver(mode: Mode, given: str | None, configured: str) -> bool:
+    """Who only ever attaches to a driver has no use for a media driver without one, and a service must not
+    come to depend on some program's."""
+    return given == "auto" or (given is None and configured == "auto" and mode != "driver")
 
 
 def load_config(file: str | Path | None) -> Config:
     """The tables that a connection reads: from the file, or `$TENSORPOOL_CONFIG`, and the environment."""
     named = file or os.environ.get(FILE_VARIABLE)
     path = Path(named) if named else None
-    return Config.load(AeronSettings, ShmSettings, ServiceSettings, file=path)
+    tables = (ContextSettings, AeronSettings, ShmSettings, ServiceSettings, DriverSettings)
+    return Config.load(*tables, file=path)
 
 
 def _seconds(name: str, given: float | None, configured_ns: int) -> float:

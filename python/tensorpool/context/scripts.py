@@ -25,8 +25,8 @@ def service(
     """A client of a running service, on a context that is shared by all such calls and closed at the end."""
     context = _shared.get(aeron_dir)
     if context is None or context.closed:
-        # Never embeds a media driver: a service that runs has one already.
-        context = _shared[aeron_dir] = open(aeron_dir=aeron_dir, media_driver="external")
+        # Never embeds a driver of either kind: a service that runs has what it needs already.
+        context = _shared[aeron_dir] = open("standalone", aeron_dir=aeron_dir, media_driver="external")
     return context.service(name, instance=instance, token=token, timeout=timeout)
 
 

@@ -118,6 +118,7 @@ def shared_stream(media_driver: tp.MediaDriver, tmp_path_factory: pytest.TempPat
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("TENSORPOOL_CONTEXT__MODE", "standalone")
         with (
             tp.open(**settings, announce_period=PATIENCE_S / 3) as reading,
             tp.open(**settings, announce_period=0.1) as announcing,
@@ -162,3 +163,8 @@ def numbers() -> np.ndarray:
 def clock_passes(wait_until: Callable[..., Any]) -> Callable[[int], None]:
     """Waits until the monotonic clock has passed a moment: the one thing that only time can bring about."""
     return lambda moment_ns: wait_until(lambda: time.monotonic_ns() > moment_ns)
+
+
+@pytest.fixture(autouse=True)
+def _without_a_driver(stand_alone: None) -> None:
+    """The data plane alone: producers own their memory."""

@@ -23,7 +23,7 @@ SERVICES = {"service", "serve", "run", "services", "status_events", "service_str
 FACTS = {
     "Context": {"aeron_dir", "namespace", "stream_ids", "closed"} | SERVICES,
     "MediaDriver": {"aeron_dir"},
-    "Producer": {"stream_id", "create"},
+    "Producer": {"stream_id", "create", "attach"},
     "Consumer": {"stream_id"},
     "Slot": set(),
     "Frame": {
@@ -56,7 +56,9 @@ class Forker:
         self.stream_id = stream_id
         self.wrong = 0
         self.seen: set[int] = set()
-        self.driver = tp.MediaDriver(options["aeron_dir"])
+        self.driver = None
+        if options.get("media_driver") != "external":
+            self.driver = tp.MediaDriver(options["aeron_dir"])
         self.context = tp.open(**options)
         self.producer = self.context.producer(stream_id, nslots=8, pools=["4KiB"])
         self.consumer = self.context.consumer(stream_id)
@@ -101,7 +103,8 @@ class Forker:
 
     def close_all(self) -> None:
         self.context.close()
-        self.driver.close()
+        if self.driver is not None:
+            self.driver.close()
 
     # --- children
 
@@ -170,7 +173,7 @@ class Forker:
     # --- checks, run in the child
 
     def handles(self) -> dict[str, object]:
-        return {
+        handles = {
             "Context": self.context,
             "MediaDriver": self.driver,
             "Producer": self.producer,
@@ -178,6 +181,7 @@ class Forker:
             "Frame": self.frame,
             "Slot": self.slot,
         }
+        return {name: handle for name, handle in handles.items() if handle is not None}
 
     def use_everything(self) -> dict[str, str]:
         """Every public name of every handle, and what came of using it."""
@@ -212,6 +216,13 @@ class Forker:
                 frame = consumer.receive_or_none(0.01)
             assert frame is not None
             return {"embeds": context.embeds_media_driver, "sum": int(frame.copy().sum())}
+
+    def lease_anew(self) -> int:
+        """The id of a lease of the child's own, which is not given back."""
+        context = tp.open(**self.options)
+        lease = context.consumer(self.stream_id).lease()
+        assert lease is not None
+        return int(lease["lease_id"])
 
     def hold_view(self) -> None:
         self.claimed_view = self.slot.array

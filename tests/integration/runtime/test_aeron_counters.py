@@ -13,6 +13,7 @@ from tensorpool.clock import ManualClock
 from tensorpool.errors import ForkedError, MediaDriverError
 from tensorpool.runtime import AeronExposure, CounterSet, counter, counters_by, gauge, read_aeron_counters
 from tensorpool.runtime.aeron_counters import COUNTER_TYPE_ID, GAUGE_TYPE_ID
+from tensorpool.transport import embed_lock_path
 
 LABEL = "tensorpool: sample/lab frames (frames)"
 
@@ -31,11 +32,15 @@ def conductor_at(aeron_dir):
     """A conductor on a media driver that runs elsewhere, and comes and goes as it likes."""
     conductor = _native.Conductor(
         aeron_dir=str(aeron_dir),
-        embed_lock=None,
+        media_driver_lock=embed_lock_path(str(aeron_dir)),
+        embed=False,
+        dir_mode=0o700,
         driver_timeout_ms=1000,
         announce_channel="aeron:ipc",
         announce_stream_id=1001,
         announce_period_ns=1_000_000_000,
+        control_channel="aeron:ipc",
+        control_stream_id=1000,
         allowed_base_dirs=["/dev/shm"],
     )
     try:

@@ -13,6 +13,7 @@ PRODUCER = {
     "closed": 3,
     "no_pool": 7,
     "slot_claimed": 2,
+    "detached": 3,
     "abandoned": 5,
     "after_close": 1,
     "holes": 1,
@@ -28,7 +29,13 @@ def consumer(span: int, received: int, **drops: int) -> ConsumerLedger:
 def test_what_a_producer_committed_is_published_or_not_by_reason() -> None:
     ledger = ProducerLedger.of(PRODUCER)
     assert ledger.unpublished == {"back_pressured": 4, "not_connected": 3, "closed": 3}
-    assert ledger.dropped == {"no_pool": 7, "slot_claimed": 2, "abandoned": 5, "after_close": 1}
+    assert ledger.dropped == {
+        "no_pool": 7,
+        "slot_claimed": 2,
+        "detached": 3,
+        "abandoned": 5,
+        "after_close": 1,
+    }
     assert (ledger.deferred, ledger.balanced) == (0, True)
 
 

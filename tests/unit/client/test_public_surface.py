@@ -11,6 +11,7 @@ from tensorpool.client.ledger import DROP_REASONS, Outcome
 
 # Every public name. A change here is a change for users: say so in the changelog.
 PUBLIC = {
+    "AttachError",
     "ClaimRefused",
     "ClosedError",
     "CodecError",
@@ -19,6 +20,7 @@ PUBLIC = {
     "Consumer",
     "ConsumerLedger",
     "Context",
+    "DriverHeld",
     "Event",
     "ForkedError",
     "Frame",
@@ -133,5 +135,6 @@ def test_every_outcome_of_an_offer_is_a_word() -> None:
         "closed",
         "no_pool",
         "slot_claimed",
+        "detached",
     ]
     assert Outcome("no_pool") is Outcome.NO_POOL

@@ -1,0 +1,200 @@
+"""`service:driver`: the driver as others see and steer it. Commands run in the agent's turns, on its thread.
+
+64-bit ids are strings, since many a JSON reader would round them. Lists come in ascending order of id and in
+parts: ask on with `first` one above the last id until nothing comes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import Rejected
+from ..runtime.config import Secret
+from ..sbe.driver import Role
+from ..service import Service, command
+from ..shm.files import user_name
+from .leases import Lease, Refusal
+from .plan import StreamPlan
+
+if TYPE_CHECKING:
+    from .agent import DriverAgent
+
+# An answer is one message; a quarter of the smallest largest one leaves room for everything around it.
+_MAX_BYTES: Final = 128 << 10
+
+
+class DriverService(Service, name="driver"):
+    """What a driver has, who uses it, and the few things that can be done about it."""
+
+    def __init__(
+        self, agent: DriverAgent, *, instance: str | None = None, token: Secret | None = None
+    ) -> None:
+        super().__init__(instance=instance, token=token)
+        self._agent = agent
+
+    @command
+    def status(self) -> dict[str, Any]:
+        """The driver as a whole."""
+        agent = self._agent
+        state, settings = agent.state, agent.settings
+        return {
+            "namespace": agent.namespace,
+            "instance": settings.instance_id,
+            "pid": os.getpid(),
+            "user": user_name(),
+            "uptime_s": (agent.clock.monotonic_ns() - agent.started_ns) / 1e9,
+            "base_dir": str(agent.base_dir),
+            "aeron_dir": agent.aeron_dir,
+            "control_stream_id": agent.stream_ids.control,
+            "embedded": agent.embedded,
+            "keepalive_s": settings.keepalive_ns / 1e9,
+            "grace": settings.grace,
+            "announce_period_s": agent.announce_period_ns / 1e9,
+            "streams": len(state.plan),
+            "leases": len(state.leases),
+            "bytes": state.records.total_bytes,
+            "quota": settings.quota_bytes,
+            "counters": agent.counters.snapshot(),
+        }
+
+    @command
+    def streams(self, first: int | None = None, limit: int = 1000) -> list[dict[str, Any]]:
+        """Streams that are provisioned, from the id `first` on."""
+        start = _number("first", first, default=0)
+        plans = (plan for plan in self._agent.state.plan if plan.stream_id >= start)
+        return _part((self._stream(plan) for plan in plans), limit)
+
+    @command
+    def leases(
+        self, stream_id: int | None = None, first: int | str | None = None, limit: int = 1000
+    ) -> list[dict[str, Any]]:
+        """Leases in force, of all streams or of one, from the id `first` on."""
+        wanted = None if stream_id is None else _number("stream_id", stream_id)
+        start = _number("first", first, default=0)
+        table = self._agent.state.leases
+        found = list(table) if wanted is None else table.of_stream(wanted)
+        chosen = sorted((one for one in found if one.lease_id >= start), key=lambda one: one.lease_id)
+        return _part((self._lease(one) for one in chosen), limit)
+
+    @command
+    def provision(
+        self,
+        stream_id: int,
+        nslots: int | None = None,
+        pools: list[str | int] | None = None,
+        name: str | None = None,
+        tags: list[str] | None = None,
+    ) -> dict[str, Any]:
+        """Says what a stream is to look like before somebody attaches to it. Saying it again is harmless."""
+        agent = self._agent
+        plan, actions = agent.state.provision(
+            _number("stream_id", stream_id),
+            agent.clock.monotonic_ns(),
+            nslots=nslots,
+            pools=pools,
+            name=name,
+            tags=tags,
+        )
+        agent.do(actions)
+        if isinstance(plan, Refusal):
+            raise Rejected(plan.reason)
+        return self._stream(plan)
+
+    @command(needs_token=True)
+    def revoke(
+        self,
+        lease_id: int | str | None = None,
+        stream_id: int | None = None,
+        client_id: int | None = None,
+        reason: str = "",
+    ) -> list[dict[str, Any]]:
+        """Takes back the leases that fit all that is given. Returns them."""
+        if lease_id is None and stream_id is None and client_id is None:
+            raise Rejected("revoke() needs a lease_id, a stream_id or a client_id")
+        agent = self._agent
+        found, actions = agent.state.revoke(
+            agent.clock.monotonic_ns(),
+            lease_id=None if lease_id is None else _number("lease_id", lease_id),
+            stream_id=None if stream_id is None else _number("stream_id", stream_id),
+            client_id=None if client_id is None else _number("client_id", client_id),
+            text=_text("reason", reason),
+        )
+        agent.do(actions)
+        return [self._lease(one) for one in found]
+
+    @command(needs_token=True)
+    def stop(self, reason: str = "") -> dict[str, Any]:
+        """Stops the driver in good order: clients are told, all memory goes."""
+        self._agent.stop(_text("reason", reason))
+        return {"pid": os.getpid(), "leases": len(self._agent.state.leases)}
+
+    # --- rows
+
+    def _stream(self, plan: StreamPlan) -> dict[str, Any]:
+        state = self._agent.state
+        record = state.records.get(plan.stream_id)
+        leases = state.leases.of_stream(plan.stream_id)
+        producer = state.leases.producer_of(plan.stream_id)
+        files = None if record is None else record.files
+        return {
+            "stream_id": plan.stream_id,
+            "name": plan.name,
+            "tags": list(plan.tags),
+            "kind": "static" if plan.is_static else "dynamic",
+            "nslots": plan.layout.nslots,
+            "pools": list(plan.layout.strides),
+            "bytes": 0 if record is None else record.nbytes,
+            "epoch": None if files is None else str(files.epoch),
+            "state": "absent" if record is None else record.state,
+            "producer": None if producer is None else producer.client_id,
+            "consumers": sum(one.role is Role.CONSUMER for one in leases),
+            "directory": None if files is None else str(files.directory),
+        }
+
+    def _lease(self, lease: Lease) -> dict[str, Any]:
+        now_ns = self._agent.clock.monotonic_ns()
+        record = self._agent.state.records.get(lease.stream_id)
+        files = None if record is None else record.files
+        return {
+            "lease_id": str(lease.lease_id),
+            "stream_id": lease.stream_id,
+            "client_id": lease.client_id,
+            "role": lease.role.name.lower(),
+            "state": "reserved" if lease.is_reserved else lease.state.value,
+            "age_s": (now_ns - lease.attached_ns) / 1e9,
+            "expires_in_s": None if lease.is_reserved else (lease.expires_ns - now_ns) / 1e9,
+            "epoch": None if files is None else str(files.epoch),
+        }
+
+
+def _part(rows: Iterable[dict[str, Any]], limit: Any) -> list[dict[str, Any]]:
+    """As many as were asked for and as fit into one message."""
+    most = _number("limit", limit)
+    found: list[dict[str, Any]] = []
+    nbytes = 0
+    for row in rows:
+        nbytes += len(json.dumps(row))
+        if len(found) >= most or (found and nbytes > _MAX_BYTES):
+            break
+        found.append(row)
+    return found
+
+
+def _number(name: str, value: Any, default: int | None = None) -> int:
+    """An id or a count from outside: a whole number, or its digits."""
+    if value is None and default is not None:
+        return default
+    if type(value) is int and value >= 0:
+        return value
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 20:
+        return int(value)
+    raise Rejected(f"{name} {value!r}: use a whole number")
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise Rejected(f"{name} {value!r}: use text")
+    return value

@@ -1,0 +1,10 @@
+"""What these tests share."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _without_a_driver(stand_alone: None) -> None:
+    """The data plane alone: producers own their memory."""

@@ -1,0 +1,64 @@
+"""What the driver's log says of its decisions."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tensorpool.driver.decisions import log_decision
+from tensorpool.sbe.driver import (
+    LeaseRevokeReason,
+    Role,
+    ShmAttachResponse,
+    ShmDriverShutdown,
+    ShmLeaseKeepalive,
+    ShmLeaseRevoked,
+    ShutdownReason,
+)
+from tensorpool.sbe.wire import ResponseCode
+
+CLIENT = 77
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    caplog.set_level(logging.INFO)
+    ok, refused, failed = (
+        ShmAttachResponse(correlation_id=CLIENT << 32 | 1, code=code, error_message="why")
+        for code in (ResponseCode.OK, ResponseCode.REJECTED, ResponseCode.INTERNAL_ERROR)
+    )
+    ok.lease_id, ok.stream_id, ok.epoch = 5, 10_000, 9
+    revoked = ShmLeaseRevoked(
+        timestamp_ns=0,
+        lease_id=5,
+        stream_id=10_000,
+        client_id=CLIENT,
+        role=Role.PRODUCER,
+        reason=LeaseRevokeReason.EXPIRED,
+        error_message="no keepalive came in time",
+    )
+    shutdown = ShmDriverShutdown(timestamp_ns=0, reason=ShutdownReason.NORMAL)
+    nothing = ShmLeaseKeepalive(
+        lease_id=5, stream_id=1, client_id=CLIENT, role=Role.CONSUMER, client_timestamp_ns=0
+    )
+    for message in (ok, refused, failed, revoked, shutdown, nothing):
+        log_decision(message)
+    return [(record.levelno, record.getMessage()) for record in caplog.records]
+
+
+def test_each_decision_names_who_what_and_why(lines: list[tuple[int, str]]) -> None:
+    assert [text for _, text in lines] == [
+        "lease 5 of stream 10000, epoch 9, given to client 77",
+        "client 77 refused, REJECTED: why",
+        "client 77 refused, INTERNAL_ERROR: why",
+        "lease 5 of stream 10000, producer, client 77, has ended, expired: no keepalive came in time",
+        "telling all clients of the end: normal",
+    ]
+
+
+def test_only_what_the_driver_could_not_do_is_a_warning(lines: list[tuple[int, str]]) -> None:
+    """An embedded driver shares the program's log: the usual comings and goings are not its user's worry."""
+    assert [text for level, text in lines if level > logging.INFO] == [
+        "client 77 refused, INTERNAL_ERROR: why"
+    ]

@@ -1,0 +1,131 @@
+"""One driver a namespace, and one a control stream; who has it is known (driver §2.1)."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from tensorpool.driver import read_holder
+from tensorpool.driver.lock import DriverLock, Holder, driver_state, place_of
+from tensorpool.errors import DriverHeld
+from tests.remote import Remote
+from tests.unit.driver.roles import LockHolder, holder
+
+
+@pytest.mark.requirement("driver-2.1-1", "driver-4.11-2")
+def test_a_second_driver_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
+    with Remote(LockHolder, str(tmp_path)) as first:
+        pid = first.call("pid")
+        with pytest.raises(DriverHeld) as caught:
+            DriverLock(tmp_path, "default", holder())
+        message = str(caught.value)
+        assert f"namespace 'default' below {tmp_path} has a driver already" in message
+        assert f"the service, process {pid} of " in message
+        assert "media driver /dev/shm/aeron-x" in message
+        assert "attach to that one, stop it, or choose another namespace" in message
+        assert (caught.value.pid, caught.value.embedded) == (pid, False)
+        found = read_holder(tmp_path, "default")
+        assert found is not None
+        assert found == Holder.parse(caught.value.holder)
+        assert (found.pid, found.control_stream_id, found.embedded) == (pid, 1000, False)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", found.started)
+        # Looking takes nothing from anybody.
+        assert first.call("read", base=str(tmp_path)) == str(found)
+    assert read_holder(tmp_path, "default") is None
+
+
+def test_an_embedded_driver_is_told_apart(tmp_path: Path) -> None:
+    with Remote(LockHolder, str(tmp_path), True) as first:
+        pid = first.call("pid")
+        with pytest.raises(DriverHeld, match=f"embedded in process {pid} of ") as caught:
+            DriverLock(tmp_path, "default", holder())
+        assert caught.value.embedded is True
+
+
+@pytest.mark.requirement("driver-2.1-1")
+def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
+    with Remote(LockHolder, str(tmp_path)) as first:
+        first.call("pid")
+        first.kill()
+        # Its file is still there; its lock is not.
+        assert (driver_state(tmp_path, "default") / "lock").exists()
+        assert read_holder(tmp_path, "default") is None
+        lock = DriverLock(tmp_path, "default", holder())
+    found = read_holder(tmp_path, "default")
+    assert found is not None
+    assert found.pid == os.getpid()
+    lock.release()
+
+
+def test_namespaces_instances_and_bases_do_not_get_in_each_others_way(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    locks = [
+        DriverLock(tmp_path, "default", holder(control=1)),
+        DriverLock(tmp_path, place_of("default", "a"), holder(control=2)),
+        DriverLock(tmp_path, "lab", holder(control=3)),
+        DriverLock(other, "default", holder(control=4)),
+    ]
+    assert read_holder(tmp_path, "default", "a") is not None
+    assert read_holder(tmp_path, "default", "b") is None
+    for lock in locks:
+        lock.release()
+
+
+@pytest.mark.requirement("driver-2.1-1")
+def test_two_drivers_on_one_control_stream_would_both_answer(tmp_path: Path) -> None:
+    first = DriverLock(tmp_path, "a", holder("a", control=1000))
+    with pytest.raises(DriverHeld) as caught:
+        DriverLock(tmp_path, "b", holder("b", control=1000))
+    assert "control stream 1000 of the media driver /dev/shm/aeron-x has a driver" in str(caught.value)
+    assert "namespace 'a'" in str(caught.value)
+    # What it had taken is given back.
+    assert read_holder(tmp_path, "b") is None
+    second = DriverLock(tmp_path, "b", holder("b", control=1001))
+    third = DriverLock(tmp_path, "c", holder("c", aeron_dir="/dev/shm/aeron-y"))
+    for lock in (first, second, third):
+        lock.release()
+
+
+def test_a_base_is_the_same_by_whatever_name(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    lock = DriverLock(tmp_path, "default", holder())
+    assert read_holder(link, "default") is not None
+    lock.release()
+
+
+@pytest.mark.parametrize("text", ["", "pid 7", "[]", "{}", '{"pid": "7"}', "\x00"])
+def test_a_holder_that_says_nothing_is_another_process(tmp_path: Path, text: str) -> None:
+    assert Holder.parse(text) is None
+    lock = DriverLock(tmp_path, "default", holder())
+    (driver_state(tmp_path, "default") / "lock").write_text(text)
+    found = read_holder(tmp_path, "default")
+    assert found == Holder()
+    assert str(found) == "another process"
+    lock.release()
+
+
+def test_of_many_who_try_at_once_one_has_it(tmp_path: Path) -> None:
+    won: list[DriverLock] = []
+    lost: list[DriverHeld] = []
+    barrier = threading.Barrier(8)
+
+    def attempt() -> None:
+        barrier.wait()
+        try:
+            won.append(DriverLock(tmp_path, "default", holder()))
+        except DriverHeld as error:
+            lost.append(error)
+
+    threads = [threading.Thread(target=attempt) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(won), len(lost)) == (1, 7)
+    won[0].release()
