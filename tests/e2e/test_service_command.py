@@ -36,7 +36,7 @@ class Lamp(tp.Service, name="lamp"):
 def lamp(aeron_dir: Path) -> Iterator[str]:
     with (
         tp.MediaDriver(str(aeron_dir)),
-        tp.open(aeron_dir=str(aeron_dir)) as ctx,
+        tp.open("standalone", aeron_dir=str(aeron_dir)) as ctx,
         ctx.serve(Lamp(token="t0ken")),
     ):
         yield str(aeron_dir)

@@ -12,14 +12,23 @@ import click
 from .. import __version__
 from ..errors import TensorPoolError
 from .demo import demo
+from .doctor import doctor
+from .driver import driver
+from .recording import recording
 from .sbe import sbe
 from .service import service
+from .shm import shm
+from .stream import stream
 
 _EPILOG = """
 \b
 Examples:
   tensorpool demo                     tensors between processes, live, with a ledger
+  tensorpool doctor                   is this machine fit, and if not, what to do
+  tensorpool driver                   run the owner of all memory; see who holds leases
+  tensorpool stream watch             every stream, live: rate, shape, bandwidth, drops
   tensorpool service ls               which services run, and how to steer them
+  tensorpool shm inspect PATH         what lies in shared memory, and whether it is sound
   tensorpool sbe decode message.bin   any message of the protocols as JSON
 """
 
@@ -31,8 +40,13 @@ def cli() -> None:
 
 
 cli.add_command(demo)
+cli.add_command(doctor)
+cli.add_command(driver)
+cli.add_command(recording)
 cli.add_command(sbe)
 cli.add_command(service)
+cli.add_command(shm)
+cli.add_command(stream)
 
 
 def main() -> None:
@@ -41,4 +55,10 @@ def main() -> None:
         cli()
     except TensorPoolError as error:
         click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        # A place that cannot be used is no fault of the program. Without a place it may be one.
+        if error.filename is None:
+            raise
+        click.echo(f"error: {error.filename}: {error.strerror}; tensorpool doctor says what to do", err=True)
         sys.exit(1)

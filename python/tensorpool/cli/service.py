@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import click
 import numpy as np
 
-from .. import context
 from ..errors import Rejected
-from ..service import Bits, Event, FrameRef, ServiceClient, Value
+from ..service import Bits, Event, FrameRef, Value
+from .connection import Connection, connection_options, token_option
 
-_SECONDS = click.FloatRange(0, 86_400)
 # How long to listen for answers to "who is there?".
 _LOOK_S = 1.0
 
@@ -34,53 +30,6 @@ Examples:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _To:
-    """How to reach services, and how to print what they say."""
-
-    config: str | None
-    aeron_dir: str | None
-    timeout: float
-    as_json: bool
-
-    @contextmanager
-    def context(self) -> Iterator[context.Context]:
-        # A service that runs has a media driver: starting another one would only hide that it is missing.
-        with context.open(
-            aeron_dir=self.aeron_dir, config=self.config, media_driver="external", connect_timeout=3.0
-        ) as ctx:
-            yield ctx
-
-    @contextmanager
-    def client(self, target: str, token: str | None = None) -> Iterator[ServiceClient]:
-        name, _, instance = target.partition(":")
-        with (
-            self.context() as ctx,
-            ctx.service(name, instance=instance or None, timeout=self.timeout, token=token) as client,
-        ):
-            yield client
-
-
-def _connection(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that every verb has, handed to it as `to`."""
-
-    @functools.wraps(command)
-    def wrapped(
-        config: str | None, aeron_dir: str | None, timeout: float, as_json: bool, **rest: Any
-    ) -> None:
-        command(to=_To(config, aeron_dir, timeout, as_json), **rest)
-
-    decorated: Callable[..., None] = wrapped
-    for option in (
-        click.option("--config", type=click.Path(dir_okay=False), help="A TOML file. [TENSORPOOL_CONFIG]"),
-        click.option("--aeron-dir", envvar="AERON_DIR", help="Where the media driver is. [Aeron's default]"),
-        click.option("--timeout", default=5.0, show_default=True, type=_SECONDS, help="Seconds."),
-        click.option("--json", "as_json", is_flag=True, help="JSON on stdout."),
-    ):
-        decorated = option(decorated)
-    return decorated
-
-
 @click.group(epilog=_EPILOG)
 def service() -> None:
     """Read, set, call and watch running services.
@@ -90,8 +39,8 @@ def service() -> None:
 
 
 @service.command()
-@_connection
-def ls(to: _To) -> None:
+@connection_options
+def ls(to: Connection) -> None:
     """Every service that answers."""
     with to.context() as ctx:
         found = ctx.services(min(to.timeout, _LOOK_S))
@@ -106,8 +55,8 @@ def ls(to: _To) -> None:
 
 @service.command()
 @click.argument("target")
-@_connection
-def ping(to: _To, target: str) -> None:
+@connection_options
+def ping(to: Connection, target: str) -> None:
     """Whether a service answers: exit status 0 if it does."""
     with to.client(target) as client:
         found = client.ping()
@@ -117,8 +66,8 @@ def ping(to: _To, target: str) -> None:
 @service.command()
 @click.argument("target")
 @click.argument("name", required=False)
-@_connection
-def get(to: _To, target: str, name: str | None) -> None:
+@connection_options
+def get(to: Connection, target: str, name: str | None) -> None:
     """The value of a property, or of all."""
     with to.client(target) as client:
         names = [name] if name else list(client.call("describe")["properties"])
@@ -136,8 +85,8 @@ def get(to: _To, target: str, name: str | None) -> None:
 @click.argument("target")
 @click.argument("name")
 @click.argument("value")
-@_connection
-def set_(to: _To, target: str, name: str, value: str) -> None:
+@connection_options
+def set_(to: Connection, target: str, name: str, value: str) -> None:
     """Sets a property; prints the value that was accepted."""
     with to.client(target) as client:
         kind = client.call("describe")["properties"].get(name, {}).get("type", "str")
@@ -149,9 +98,9 @@ def set_(to: _To, target: str, name: str, value: str) -> None:
 @click.argument("target")
 @click.argument("name")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--token", envvar="TENSORPOOL_TOKEN", help="For commands that need it; better by environment.")
-@_connection
-def call(to: _To, target: str, name: str, arguments: tuple[str, ...], token: str | None) -> None:
+@token_option
+@connection_options
+def call(to: Connection, target: str, name: str, arguments: tuple[str, ...], token: str | None) -> None:
     """Calls a command; prints its result as JSON. A VALUE is JSON, or else text."""
     with to.client(target, token) as client:
         result = client.call(name, dict(_argument(text) for text in arguments))
@@ -162,8 +111,8 @@ def call(to: _To, target: str, name: str, arguments: tuple[str, ...], token: str
 @service.command()
 @click.argument("target")
 @click.argument("name", required=False)
-@_connection
-def watch(to: _To, target: str, name: str | None) -> None:
+@connection_options
+def watch(to: Connection, target: str, name: str | None) -> None:
     """What a service says from now on, until Ctrl-C."""
     with to.client(target) as client:
         _print_events(client.watch(name), to.as_json)
@@ -171,8 +120,8 @@ def watch(to: _To, target: str, name: str | None) -> None:
 
 @service.command()
 @click.option("--count", type=click.IntRange(1), help="Stop after so many.")
-@_connection
-def log(to: _To, count: int | None) -> None:
+@connection_options
+def log(to: Connection, count: int | None) -> None:
     """The status stream as JSON lines, until Ctrl-C: the record of what services accepted."""
     with to.context() as ctx:
         _print_events(ctx.status_events(), as_json=True, count=count)

@@ -45,7 +45,7 @@ class Readiness:
         if not self._path.parent.is_dir():
             raise ConfigError(f"ready file {self._path}: there is no directory {self._path.parent}")
         holder = _pid_in(self._path)
-        if holder is None or holder == os.getpid() or not _is_alive(holder):
+        if holder is None or holder == os.getpid() or not is_alive(holder):
             self._path.unlink(missing_ok=True)
 
     def ready(self, status: str = "") -> None:
@@ -120,7 +120,7 @@ def _pid_in(path: Path) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 and int(text) else None
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -94,14 +94,19 @@ def _is_dead(directory: Path, stale_after_ns: int) -> bool:
         return time.time_ns() - directory.stat().st_mtime_ns > stale_after_ns
     age = time.monotonic_ns() - superblock["activity_timestamp_ns"]
     # A reboot sets the monotonic clock back: activity from the future is from another boot.
-    return not 0 <= age <= stale_after_ns and not _is_alive(superblock["pid"])
+    return not 0 <= age <= stale_after_ns and not is_alive(superblock["pid"])
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process. One that has ended and waits for its parent to notice is none."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
         pass
+    with suppress(OSError):
+        # The state follows the name, which may itself hold brackets and spaces.
+        state = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+        return not state or state[0] not in ("Z", "X")
     return True

@@ -1,0 +1,105 @@
+"""The options of every command that looks at a running system, and the connection they describe."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .. import context
+from ..errors import MediaDriverUnavailable
+from ..service import ServiceClient
+from ..shm.inspect import user_of
+
+_SECONDS = click.FloatRange(0, 86_400)
+_CONNECT_TIMEOUT_S = 3.0
+_Command = Callable[..., None]
+
+token_option = click.option(
+    "--token",
+    envvar="TENSORPOOL_TOKEN",
+    help="For commands that need it; better by environment. [TENSORPOOL_TOKEN]",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach what runs, and how to print what it says."""
+
+    config: str | None
+    aeron_dir: str | None
+    timeout: float
+    as_json: bool
+
+    @contextmanager
+    def context(self) -> Iterator[context.Context]:
+        """A connection that only looks: no media driver is embedded, no SHM driver, and no lease is taken.
+
+        Starting another one would only hide that the one that was meant is missing.
+        """
+        try:
+            ctx = context.open(
+                mode="standalone",
+                aeron_dir=self.aeron_dir,
+                config=self.config,
+                media_driver="external",
+                connect_timeout=_CONNECT_TIMEOUT_S,
+            )
+        except MediaDriverUnavailable as error:
+            raise _unavailable(error) from None
+        with ctx:
+            yield ctx
+
+    @contextmanager
+    def client(self, target: str, token: str | None = None) -> Iterator[ServiceClient]:
+        """A client of the service NAME or NAME:INSTANCE."""
+        name, _, instance = target.partition(":")
+        with (
+            self.context() as ctx,
+            ctx.service(name, instance=instance or None, timeout=self.timeout, token=token) as client,
+        ):
+            yield client
+
+
+def _unavailable(error: MediaDriverUnavailable) -> MediaDriverUnavailable:
+    """The same in the words of somebody at a prompt, who cannot be told to change a program."""
+    where = Path(error.aeron_dir)
+    if where.is_dir() and not os.access(where, os.R_OK | os.X_OK):
+        owner = user_of(where.stat().st_uid)
+        why = f"the media driver in {where} is {owner}'s, and you may not enter there (tensorpool doctor)"
+    elif (where / "cnc.dat").exists():
+        why = f"the media driver in {where} does not answer (tensorpool doctor)"
+    else:
+        why = (
+            f"no media driver is running in {where}; start tensorpool driver or a program that embeds one, "
+            "or name another directory with --aeron-dir"
+        )
+    return MediaDriverUnavailable(why, aeron_dir=error.aeron_dir)
+
+
+def connection_options(command: _Command) -> _Command:
+    """Adds --config, --aeron-dir, --timeout and --json; the command gets them as `to`."""
+
+    @functools.wraps(command)
+    def wrapped(
+        config: str | None, aeron_dir: str | None, timeout: float, as_json: bool, **rest: Any
+    ) -> None:
+        command(to=Connection(config, aeron_dir, timeout, as_json), **rest)
+
+    decorated: _Command = wrapped
+    for option in (
+        click.option("--config", type=click.Path(dir_okay=False), help="A TOML file. [TENSORPOOL_CONFIG]"),
+        click.option("--aeron-dir", help="Where the media driver is. [AERON_DIR, else Aeron's default]"),
+        click.option(
+            "--timeout", default=5.0, show_default=True, type=_SECONDS, help="Seconds to wait for an answer."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="JSON on stdout."),
+    ):
+        decorated = option(decorated)
+    return decorated

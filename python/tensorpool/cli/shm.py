@@ -1,0 +1,150 @@
+"""`tensorpool shm`: a look at regions in shared memory."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from ..shm.inspect import inspect
+from ..shm.reports import EpochReport, RegionReport, to_json
+from .screen import BAD, DIM, GOOD, WARN, columns, console, pairs, shape_text, size_text, span_text
+
+_DEFAULT_SLOTS = 8
+
+_EPILOG = """
+\b
+Examples:
+  tensorpool shm inspect /dev/shm/tensorpool-$USER/default/10000
+  tensorpool shm inspect header.ring --slots 64
+  tensorpool shm inspect 'shm:file?path=/dev/shm/…/1.pool' --json
+"""
+
+
+@click.group(epilog=_EPILOG)
+def shm() -> None:
+    """Look at regions in shared memory, whoever made them."""
+
+
+@shm.command("inspect", epilog=_EPILOG)
+@click.argument("target", metavar="PATH|URI")
+@click.option(
+    "--slots", default=_DEFAULT_SLOTS, show_default=True, type=click.IntRange(0),
+    help="How many slots of a header ring to list, newest first.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+def inspect_command(target: str, slots: int, as_json: bool) -> None:
+    """Print and judge a region, all regions of an epoch directory, or all epochs of a stream directory.
+
+    Only reads, so it is safe on a live system. Exit status 1 if a rule is broken; that a region is old or
+    its owner dead is a warning.
+    """
+    reports = inspect(target)
+    problems = sum(len(one.all_problems()) for one in reports)
+    if as_json:
+        click.echo(json.dumps([to_json(one) for one in reports], indent=2))
+    else:
+        screen = console()
+        for number, report in enumerate(reports):
+            if number:
+                screen.print()
+            _show(screen, report, slots)
+    sys.exit(1 if problems else 0)
+
+
+def _show(screen: Console, report: EpochReport, slots: int) -> None:
+    screen.print(Text(str(report.directory), style="bold"), soft_wrap=True)
+    head = next((one.superblock for one in report.regions if one.superblock is not None), None)
+    first = next((one for one in report.regions if one.superblock is not None), None)
+    if head is not None and first is not None:
+        screen.print(
+            pairs(
+                [
+                    ("stream", head["stream_id"]),
+                    ("epoch", head["epoch"]),
+                    ("layout", f"version {head['layout_version']}, {head['nslots']} slots"),
+                    ("owner", _owner(first)),
+                    ("activity", _activity(first)),
+                ]
+            )
+        )
+    screen.print()
+    table = columns(
+        "file", "kind", "pool", "stride", "bytes", "owner", "mode", "", right=("pool", "stride", "bytes")
+    )
+    for one in report.regions:
+        table.add_row(*_row(one))
+    screen.print(table)
+    for one in report.regions:
+        if one.ring is not None:
+            _show_ring(screen, one, slots)
+    screen.print()
+    problems, warnings = report.all_problems(), report.all_warnings()
+    for text in problems:
+        screen.print(Text(f"✗ {text}", style=BAD), soft_wrap=True)
+    for text in warnings:
+        screen.print(Text(f"! {text}", style=WARN), soft_wrap=True)
+    if not problems:
+        screen.print(Text("✓ no rule is broken", style=GOOD))
+
+
+def _row(one: RegionReport) -> tuple[Text | str, ...]:
+    head = one.superblock
+    is_pool = head is not None and one.kind == "payload pool"
+    return (
+        one.path.name,
+        one.kind,
+        str(head["pool_id"]) if is_pool and head else "",
+        size_text(head["stride_bytes"]) if is_pool and head else "",
+        f"{one.size_bytes:,}",
+        f"{one.owner}:{one.group}",
+        f"{one.mode:04o}",
+        Text("✗", style=BAD) if one.problems else Text("✓", style=GOOD),
+    )
+
+
+def _owner(one: RegionReport) -> Text:
+    pid = one.superblock["pid"] if one.superblock else 0
+    alive = Text("alive", style=GOOD) if one.pid_alive else Text("dead", style=WARN)
+    return Text.assemble(f"process {pid}, ", alive)
+
+
+def _activity(one: RegionReport) -> str:
+    age = one.activity_age_ns
+    if age is None:
+        return "unknown"
+    return f"{span_text(age / 1e9)} ago" if age >= 0 else "from another clock"
+
+
+def _show_ring(screen: Console, one: RegionReport, limit: int) -> None:
+    ring = one.ring
+    assert ring is not None, "the caller has looked"
+    newest = "nothing was committed yet" if ring.newest_seq is None else f"newest sequence {ring.newest_seq}"
+    counts = ", ".join(
+        f"{ring.count(state)} {state.replace('_', ' ')}" for state in ("committed", "in_progress", "empty")
+    )
+    screen.print()
+    screen.print(Text.assemble("slots: ", newest, "; ", counts))
+    shown = ring.newest(limit)
+    if not shown:
+        return
+    table = columns(
+        "slot", "seq", "state", "shape", "dtype", "bytes", "pool", right=("slot", "seq", "bytes", "pool")
+    )
+    for slot in shown:
+        table.add_row(
+            str(slot.index),
+            str(slot.seq),
+            Text("in progress", style=WARN) if slot.state == "in_progress" else slot.state,
+            shape_text(slot.shape),
+            slot.dtype or "",
+            "" if slot.values_bytes is None else f"{slot.values_bytes:,}",
+            "" if slot.pool_id is None else str(slot.pool_id),
+        )
+    screen.print(table)
+    left_out = ring.count("committed") + ring.count("in_progress") - len(shown)
+    if left_out:
+        screen.print(Text(f"{left_out} more; --slots {len(ring.slots)} lists all", style=DIM))

@@ -1,0 +1,267 @@
+"""`tensorpool stream`: which streams there are, who uses them, how fast they run, what is in them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from ..errors import TensorPoolError
+from ..observe import AnnounceEar, StreamHeard
+from .connection import Connection, connection_options
+from .echo import echo_frames
+from .hz import measure
+from .leases import leases_table
+from .screen import DIM, WARN, bytes_text, columns, console, pairs, size_text, span_text
+from .watch import watch_streams
+
+# Every stream is announced once a period; half of one is for those that are late.
+_LISTEN_PERIODS = 1.5
+_WIDE = 100
+_ID = click.IntRange(1, 0xFFFF_FFFE)
+
+NOTHING = "no stream is announced on this media driver"
+
+_EPILOG = """
+\b
+Examples:
+  tensorpool stream ls
+  tensorpool stream info 10000
+  tensorpool stream watch
+  tensorpool stream hz 10000
+  tensorpool stream echo 10000 --count 1 --json
+  tensorpool stream echo 10000 --image frame.png
+"""
+
+
+_LS = """
+\b
+Examples:
+  tensorpool stream ls
+  tensorpool stream ls --json | jq '.[].stream_id'
+"""
+
+_INFO = """
+\b
+Examples:
+  tensorpool stream info 10000
+  tensorpool stream info 10000 --json
+"""
+
+_WATCH = """
+\b
+Examples:
+  tensorpool stream watch
+  tensorpool stream watch --json --period 10 >> rates.jsonl
+"""
+
+_HZ = """
+\b
+Examples:
+  tensorpool stream hz 10000
+  tensorpool stream hz 10000 --clock frame --window 500
+"""
+
+_ECHO = """
+\b
+Examples:
+  tensorpool stream echo 10000
+  tensorpool stream echo 10000 --count 5 --json
+  tensorpool stream echo 10000 --image frame.png
+  tensorpool stream echo 10000 --image 'frame-{seq}.png' --count 10
+"""
+
+
+class NoSuchStream(TensorPoolError, LookupError):
+    """Nobody announces the stream."""
+
+
+@click.group(epilog=_EPILOG)
+def stream() -> None:
+    """Look at the streams of a live system.
+
+    Looking takes no lease and holds nobody up. A stream is named by its number.
+    """
+
+
+@stream.command(epilog=_LS)
+@connection_options
+def ls(to: Connection) -> None:
+    """Every stream that is announced.
+
+    Listens for one and a half announce periods. With an SHM driver the numbers of leases are shown too:
+    producers + consumers.
+    """
+    from ..observe.driver import driver_streams
+
+    with to.context() as ctx, AnnounceEar(ctx) as ear:
+        found = ear.listen(min(_LISTEN_PERIODS * ear.period_ns / 1e9, to.timeout))
+        known = driver_streams(ctx, timeout=to.timeout)
+    now = time.monotonic_ns()
+    if to.as_json:
+        click.echo(json.dumps([_with_driver(one, known, now) for one in found], indent=2))
+        return
+    if not found:
+        click.echo(NOTHING, err=True)
+        return
+    screen = console()
+    heads = ["stream", "name", "producer", "epoch", "slots", "pools", "age", *(["leases"] if known else [])]
+    table = columns(*heads, right=("stream", "slots", "age", "leases"))
+    for one in found:
+        row = [
+            str(one.stream_id),
+            _name(one, known),
+            str(one.producer_id) if one.has_producer else Text("none", style=DIM),
+            str(one.epoch) if screen.width >= _WIDE else f"…{one.epoch % 10**6:06}",
+            str(one.nslots),
+            " ".join(size_text(pool.stride_bytes) for pool in one.pools),
+            span_text(one.age_ns(now) / 1e9),
+        ]
+        table.add_row(*row, *([_leases(known.get(one.stream_id))] if known else []))
+    screen.print(table)
+
+
+@stream.command(epilog=_INFO)
+@click.argument("stream_id", metavar="ID", type=_ID)
+@connection_options
+def info(to: Connection, stream_id: int) -> None:
+    """One stream: layout, producer, epoch, directory, and who holds leases for how long."""
+    from ..observe.driver import driver_leases, driver_streams
+
+    with _stream(to, stream_id) as (ctx, one):
+        known = driver_streams(ctx, timeout=to.timeout)
+        leases = driver_leases(ctx, stream_id, timeout=to.timeout)
+    now = time.monotonic_ns()
+    if to.as_json:
+        click.echo(json.dumps({**_with_driver(one, known, now), "leases": leases}, indent=2))
+        return
+    screen = console()
+    screen.print(
+        pairs(
+            [
+                ("stream", one.stream_id),
+                ("name", _name(one, known) or "none"),
+                ("producer", one.producer_id if one.has_producer else Text("none at the moment", style=WARN)),
+                ("epoch", one.epoch),
+                (
+                    "layout",
+                    f"version {one.layout_version}, {one.nslots} slots, {bytes_text(one.total_bytes)} in all",
+                ),
+                (
+                    "pools",
+                    ", ".join(f"{pool.pool_id}: {size_text(pool.stride_bytes)}" for pool in one.pools),
+                ),
+                ("directory", one.directory or one.header_uri),
+                ("announced", f"{span_text(one.age_ns(now) / 1e9)} ago"),
+            ]
+        )
+    )
+    screen.print()
+    if leases is None:
+        screen.print(
+            Text(
+                "no SHM driver answers: this stream belongs to its producer, and nobody needs a lease",
+                style=DIM,
+            )
+        )
+    elif not leases:
+        screen.print(Text("nobody holds a lease", style=DIM))
+    else:
+        screen.print(leases_table(leases))
+
+
+@stream.command(epilog=_WATCH)
+@click.option(
+    "--period", default=1.0, show_default=True, type=click.FloatRange(0.05, 3600), help="Seconds a report."
+)
+@click.option("--count", type=click.IntRange(1), help="Stop after so many reports.")
+@connection_options
+def watch(to: Connection, period: float, count: int | None) -> None:
+    """All streams, live: rate, bandwidth, shape, dtype, drops. Until Ctrl-C.
+
+    A table on a terminal, else a line a stream and period. Rates are the producer's, from its sequence
+    numbers; drops are what every consumer misses (frames that were not published, say).
+    """
+    with to.context() as ctx:
+        if not watch_streams(ctx, period=period, count=count, timeout=to.timeout, as_json=to.as_json):
+            raise NoSuchStream(f"{NOTHING} within {to.timeout:g} s")
+
+
+@stream.command(epilog=_HZ)
+@click.argument("stream_id", metavar="ID", type=_ID)
+@click.option(
+    "--window",
+    default=10_000,
+    show_default=True,
+    type=click.IntRange(2, 1_000_000),
+    help="Frames to look back.",
+)
+@click.option(
+    "--period", default=1.0, show_default=True, type=click.FloatRange(0.05, 3600), help="Seconds a report."
+)
+@click.option("--count", type=click.IntRange(1), help="Stop after so many reports.")
+@click.option(
+    "--clock", type=click.Choice(["arrival", "frame"]), default="arrival", show_default=True,
+    help="When a frame arrives here, or the time that it carries.",
+)  # fmt: skip
+@connection_options
+def hz(to: Connection, stream_id: int, window: int, period: float, count: int | None, clock: str) -> None:
+    """How many frames a second, and how evenly they come. Until Ctrl-C."""
+    with _stream(to, stream_id) as (ctx, _):
+        measure(ctx, stream_id, window=window, period=period, count=count, clock=clock, to=to)
+
+
+@stream.command(epilog=_ECHO)
+@click.argument("stream_id", metavar="ID", type=_ID)
+@click.option(
+    "--count", type=click.IntRange(1), help="Stop after so many frames. [1 with --image, else none]"
+)
+@click.option("--latest", is_flag=True, help="Always the newest frame: skip those in between.")
+@click.option(
+    "--image", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png",
+    help="Write the frame as a PNG too; {seq} in the name is the frame's sequence.",
+)  # fmt: skip
+@connection_options
+def echo(to: Connection, stream_id: int, count: int | None, latest: bool, image: Path | None) -> None:
+    """What is in the frames: sequence, shape, dtype, least, greatest and mean value, the first few values.
+
+    A picture keeps uint8 and uint16 as they are and stretches other types from their least to their
+    greatest value; gray, or RGB(A) where there are 3 or 4 channels.
+    """
+    with _stream(to, stream_id) as (ctx, _):
+        limit = count or (1 if image else None)
+        echo_frames(ctx, stream_id, count=limit, latest=latest, image=image, to=to)
+
+
+@contextmanager
+def _stream(to: Connection, stream_id: int) -> Iterator[tuple[Any, StreamHeard]]:
+    """The connection and the announce of the stream. Raises NoSuchStream, naming those that are there."""
+    with to.context() as ctx:
+        with AnnounceEar(ctx) as ear:
+            found = {one.stream_id: one for one in ear.listen(to.timeout, until=[stream_id])}
+        if stream_id not in found:
+            others = ", ".join(map(str, list(found)[:10])) + (", …" if len(found) > 10 else "")
+            there = f"announced are {others}" if found else NOTHING
+            raise NoSuchStream(f"nobody announced stream {stream_id} within {to.timeout:g} s; {there}")
+        yield ctx, found[stream_id]
+
+
+def _name(one: StreamHeard, known: dict[int, dict[str, Any]]) -> str:
+    return one.name or str((known.get(one.stream_id) or {}).get("name") or "")
+
+
+def _leases(known: dict[str, Any] | None) -> str:
+    if known is None:
+        return ""
+    return f"{0 if known['producer'] is None else 1}+{known['consumers']}"
+
+
+def _with_driver(one: StreamHeard, known: dict[int, dict[str, Any]], now_ns: int) -> dict[str, Any]:
+    told = known.get(one.stream_id)
+    return {**one.as_json(now_ns), "name": _name(one, known) or None, "driver": told}

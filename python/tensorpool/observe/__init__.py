@@ -1,0 +1,22 @@
+"""A look at a live system from outside: which streams are announced, how fast they run, what is in them.
+
+Nothing here takes part: no lease, no driver, nothing that anybody waits for.
+"""
+
+from .announces import AnnounceEar, StreamBook, StreamHeard
+from .png import encode_png, to_pixels
+from .rates import Gauge, Intervals, Rate
+from .summary import ArraySummary, summarize
+
+__all__ = [
+    "AnnounceEar",
+    "ArraySummary",
+    "Gauge",
+    "Intervals",
+    "Rate",
+    "StreamBook",
+    "StreamHeard",
+    "encode_png",
+    "summarize",
+    "to_pixels",
+]

@@ -1,0 +1,51 @@
+"""What the SHM driver knows of its streams and leases, for those who look. Without one there is nothing."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ..context import Context
+from ..errors import MediaDriverError, ServiceError
+from ..runtime.aeron_counters import read_aeron_counters
+from ..service import ServiceClient
+
+DRIVER_LABEL: Final = "tensorpool-driver"
+"""How the label of the counter begins that a driver keeps among the media driver's."""
+SERVICE: Final = "driver"
+
+
+def drivers_on(aeron_dir: str) -> list[str]:
+    """The labels of the SHM drivers on a media driver: known at once, without asking anybody."""
+    try:
+        return [one.label for one in read_aeron_counters(aeron_dir) if one.label.startswith(DRIVER_LABEL)]
+    except MediaDriverError:
+        return []
+
+
+def driver_streams(context: Context, *, timeout: float) -> dict[int, dict[str, Any]]:
+    """The driver's streams by id; none where no driver runs, or it does not answer."""
+    return {one["stream_id"]: one for one in _ask(context, timeout, "streams") or []}
+
+
+def driver_leases(context: Context, stream_id: int, *, timeout: float) -> list[dict[str, Any]] | None:
+    """Who holds leases of a stream; None where no driver answers."""
+    return _ask(context, timeout, "leases", stream_id=stream_id)
+
+
+def _ask(context: Context, timeout: float, command: str, **arguments: Any) -> list[dict[str, Any]] | None:
+    if not drivers_on(context.aeron_dir):
+        return None
+    try:
+        with context.service(SERVICE, timeout=timeout) as client:
+            return all_rows(client, command, **arguments)
+    except ServiceError:
+        return None
+
+
+def all_rows(client: ServiceClient, command: str, **arguments: Any) -> list[dict[str, Any]]:
+    """All rows of `streams()` or `leases()`, however many answers they come in."""
+    key = {"streams": "stream_id", "leases": "lease_id"}[command]
+    rows: list[dict[str, Any]] = []
+    while part := client.call(command, {**arguments, "first": int(rows[-1][key]) + 1 if rows else 0}):
+        rows += part
+    return rows

@@ -1,0 +1,97 @@
+"""How commands speak: figures in words, tables that fit, examples in every help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from tensorpool.cli import cli
+from tensorpool.cli.leases import leases_table
+from tensorpool.cli.screen import bytes_text, shape_text, span_text
+
+LEASE = {
+    "lease_id": str((1 << 63) - 1),
+    "stream_id": 0xFFFF_FFFE,
+    "client_id": 0xFFFF_FFFE,
+    "role": "producer",
+    "state": "active",
+    "age_s": 5000.0,
+    "expires_in_s": 2.5,
+}
+
+
+def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if path:
+        yield path
+    for name, one in getattr(group, "commands", {}).items():
+        yield from commands(one, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(commands(cli)), ids=" ".join)
+def test_every_help_fits_eighty_columns(path: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(cli, [*path, "--help"], terminal_width=80)
+    assert done.exit_code == 0
+    assert max(map(len, done.output.splitlines())) <= 80 or path[0] in ("sbe", "service")
+
+
+@pytest.mark.parametrize(
+    "path", [one for one in commands(cli) if one[0] in ("doctor", "driver", "shm", "stream")], ids=" ".join
+)
+def test_help_has_examples(path: tuple[str, ...]) -> None:
+    output = CliRunner().invoke(cli, [*path, "--help"], terminal_width=80).output
+    assert "Examples:" in output
+    assert f"tensorpool {' '.join(path)}" in output
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0000015, "2 µs"), (0.25, "250 ms"), (1.0, "1.0 s"), (119.0, "119.0 s"), (600, "10 min"),
+        (7200, "2 h"), (200_000, "2 d"), (float("nan"), "?"), (-0.5, "-500 ms"),
+    ],
+)  # fmt: skip
+def test_spans(seconds: float, words: str) -> None:
+    assert span_text(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (64 << 20, "64 MiB"),
+        (1 << 50, "1024 TiB"),
+    ],
+)
+def test_sizes(size: int, words: str) -> None:
+    assert bytes_text(size) == words
+
+
+def test_shapes() -> None:
+    assert [shape_text((2, 3)), shape_text((7,)), shape_text(()), shape_text(None)] == [
+        "2x3",
+        "7",
+        "scalar",
+        "",
+    ]
+
+
+def test_leases_fit_eighty_columns_with_the_longest_ids() -> None:
+    screen = Console(width=80, record=True, file=None)
+    with screen.capture() as captured:
+        screen.print(leases_table([LEASE], with_stream=True))
+    head, row = captured.get().splitlines()
+    assert max(len(head), len(row)) <= 80
+    assert "…" not in head + row
+    assert row.split() == [
+        str((1 << 63) - 1), "4294967294", "producer", "4294967294", "active", "83", "min", "2.5", "s",
+    ]  # fmt: skip
+    with screen.capture() as captured:
+        screen.print(leases_table([{**LEASE, "expires_in_s": None}], are_over=True))
+    assert "left" not in captured.get()
