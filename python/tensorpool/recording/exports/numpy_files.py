@@ -1,0 +1,56 @@
+"""Numpy's own files: a stack of frames (`.npy`), or an archive with one array a frame (`.npz`)."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import FrameNotRecorded
+from ..files import written_to
+from ..selection import Frames
+from .alike import Progress, alike, columns
+
+
+def export_npy(frames: Frames, path: Path, progress: Progress | None = None) -> int:
+    """One array of shape (frames, *shape). `numpy.load(path, mmap_mode="r")` reads it in place."""
+    first = frames.first()
+    count = len(frames)
+    with written_to(path):
+        stack = np.lib.format.open_memmap(path, "w+", first.dtype, (count, *first.shape))
+        try:
+            for number, frame in alike(frames, progress):
+                stack[number] = frame.array
+            stack.flush()
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+    return count
+
+
+def export_npz(frames: Frames, path: Path, progress: Progress | None = None) -> int:
+    """An archive with `frame_<number>` for each frame, and arrays of their sequences and times."""
+    total = len(frames)
+    if total == 0:
+        raise FrameNotRecorded("no frame was recorded there, so there is nothing to export")
+    with written_to(path):
+        try:
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+                for name, column in columns(frames).items():
+                    _add(archive, name, column)
+                for number, frame in enumerate(frames):
+                    _add(archive, f"frame_{number:08}", frame.verify().array)
+                    if progress is not None:
+                        progress(number + 1, total)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+    return total
+
+
+def _add(archive: zipfile.ZipFile, name: str, array: npt.NDArray[Any]) -> None:
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+        np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)

@@ -1,0 +1,37 @@
+"""Zarr: a group with the stacked frames, one chunk a frame, and a column for each of their numbers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from ...errors import MissingPackage
+from ..files import written_to
+from ..selection import Frames
+from .alike import Progress, alike, columns
+
+
+def export_zarr(frames: Frames, path: Path, progress: Progress | None = None) -> int:
+    """A Zarr group (version 3) with `frames`, `seq`, `epoch`, `timestamp_ns` and `receive_time_ns`."""
+    try:
+        import zarr
+    except ImportError:
+        raise MissingPackage(
+            "exporting to Zarr needs the package zarr: pip install 'aeron-tensorpool[zarr]'"
+        ) from None
+    first, count = frames.first(), len(frames)
+    with written_to(path):
+        try:
+            group = zarr.open_group(str(path), mode="w")
+            for name, column in columns(frames).items():
+                group.create_array(name, data=column)
+            stack = group.create_array(
+                "frames", shape=(count, *first.shape), chunks=(1, *(max(size, 1) for size in first.shape)),
+                dtype=first.dtype,
+            )  # fmt: skip
+            for number, frame in alike(frames, progress):
+                stack[number] = frame.array
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+    return count

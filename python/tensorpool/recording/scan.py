@@ -1,0 +1,239 @@
+"""Finds the complete batches of a segment, and where a torn or changed one begins."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import CorruptRecording, NotARecording
+from . import layout, message, schema
+
+_PAIR: Final = struct.Struct("<qq")
+_U64: Final = struct.Struct("<Q")
+_MARKS_AT: Final = layout.ALIGNMENT // 4
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlace:
+    """Where a complete batch lies in its file, and what its metadata says of it."""
+
+    start: int
+    body: int
+    end: int
+    rows: int
+    first_seq: int
+    last_seq: int
+    nodes_at: int
+    buffers_at: int
+    """Where the tables of columns and of buffers are in the file: see `SegmentFile.parts`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A stretch of a file that holds no complete batch."""
+
+    start: int
+    end: int
+    reason: str
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(slots=True)
+class Scan:
+    """What a look through a segment found. `end` is the first byte that was not understood."""
+
+    batches: list[BatchPlace] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+    end: int = 0
+    is_ended: bool = False
+    """Whether the end-of-stream mark was there."""
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.rows for batch in self.batches)
+
+
+class SegmentFile:
+    """A segment's bytes in memory, as far as they were there when last looked at.
+
+    The file may grow meanwhile: `refresh` maps it anew. Views of an earlier mapping stay valid as long as
+    someone holds them.
+    """
+
+    def __init__(self, path: Path, *, lenient: bool = False, growing: bool = False) -> None:
+        """With `lenient`, a damaged schema is taken for the one that this version writes. With `growing`, one
+        that is not there yet is waited for: the file then has no batches.
+        """
+        self.path = path
+        self._growing = growing
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.identity = os.fstat(fd).st_ino
+            self._map(fd)
+        finally:
+            os.close(fd)
+        self.scan = Scan()
+        self.schema: pa.Schema | None = None
+        try:
+            self._begin()
+        except CorruptRecording:
+            if not lenient:
+                raise
+            self._take_schema(schema.FRAMES)
+        self.described: tuple[object, object] | None = None
+        """The description of the last batch that was read: the next one's is nearly always the same."""
+
+    def _map(self, fd: int) -> None:
+        size = os.fstat(fd).st_size
+        # An empty file cannot be mapped.
+        self.data = memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ) if size else b"")
+        self.bytes: np.ndarray[tuple[int], np.dtype[np.uint8]] = np.frombuffer(self.data, np.uint8)
+
+    def _begin(self) -> None:
+        if self._growing and self._is_short_of_schema():
+            return
+        self._take_schema(self._read_schema())
+
+    def _is_short_of_schema(self) -> bool:
+        size = message.read_prefix(self.data, 0)
+        return len(self.data) < message.PREFIX_BYTES + (size or 0)
+
+    def _take_schema(self, found: pa.Schema) -> None:
+        self.schema = found
+        self.columns, self._nodes, self._buffers = schema.places_of(found)
+        self._seq_buffer = self.columns["seq"][1] + 1
+
+    def refresh(self) -> None:
+        """Maps what was added since. FileNotFoundError if it has another name by now, or none."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(fd)
+            if status.st_ino != self.identity:
+                raise FileNotFoundError(f"{self.path} is another file now")
+            if status.st_size > len(self.data):
+                self._map(fd)
+                if self.schema is None:
+                    self._begin()
+        finally:
+            os.close(fd)
+
+    def _read_schema(self) -> pa.Schema:
+        size = message.read_prefix(self.data, 0)
+        end = message.PREFIX_BYTES + (size or 0)
+        if not size or end > len(self.data):
+            raise CorruptRecording(f"{self.path} has no schema", path=self.path, offset=0)
+        try:
+            found = pa.ipc.read_schema(pa.py_buffer(self.data[:end]))
+            kinds = {field.name: field.type for field in found}
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise CorruptRecording(
+                f"{self.path} has a damaged schema: {error}", path=self.path, offset=0
+            ) from None
+        version = (found.metadata or {}).get(layout.VERSION_KEY, b"")
+        if not version.isdigit():
+            raise NotARecording(f"{self.path} is no segment of a recording", path=self.path)
+        if int(version) > layout.VERSION:
+            raise NotARecording(
+                f"{self.path} has format version {int(version)}, and this reader knows up to "
+                f"{layout.VERSION}; update the package",
+                path=self.path,
+            )
+        # Columns that we do not know may be there: a later version may have added some.
+        if wrong := [field.name for field in schema.FRAMES if kinds.get(field.name) != field.type]:
+            raise CorruptRecording(
+                f"{self.path} has a damaged schema: column {wrong[0]} is missing or has another type",
+                path=self.path,
+                offset=0,
+            )
+        self.scan.end = end
+        return found
+
+    def scan_more(self, *, resume: bool = False) -> Scan:
+        """Goes on behind the last complete batch. With `resume`, also behind damage, to what still reads."""
+        scan = self.scan
+        while self.schema is not None and not scan.is_ended:
+            found = self._batch_at(scan.end)
+            if isinstance(found, BatchPlace):
+                scan.batches.append(found)
+                scan.end = found.end
+            elif found == "":
+                scan.is_ended = True
+                scan.end += len(message.END_OF_STREAM)
+            else:
+                if scan.end == len(self.data) or not resume:
+                    break
+                again = self._resumes_at(scan.end)
+                scan.damage.append(Damage(scan.end, again, found))
+                scan.end = again
+        return scan
+
+    def tail(self) -> Damage | None:
+        """What lies behind the last complete batch, if anything does."""
+        end, size = self.scan.end, len(self.data)
+        if end >= size:
+            return None
+        if self.schema is None:
+            return Damage(0, size, "the schema is cut off")
+        found = "follows the end of the stream" if self.scan.is_ended else self._batch_at(end)
+        return Damage(end, size, found if isinstance(found, str) else "was not looked at")
+
+    def _batch_at(self, start: int) -> BatchPlace | str:
+        """The batch that begins there; "" for the end of the stream, words for what is wrong with it."""
+        size = message.read_prefix(self.data, start)
+        body = start + message.PREFIX_BYTES + (size or 0)
+        if size == 0:
+            return ""
+        if size is None:
+            return "the beginning of a batch is missing"
+        if body > len(self.data):
+            return "metadata of a batch are cut off"
+        metadata = self.data[start + message.PREFIX_BYTES : body]
+        try:
+            places = message.find_places(metadata)
+            end = body + places.body_bytes
+            if end > len(self.data):
+                return "a batch is cut off"
+            message.check(metadata, places.check_at, self.data[body:end])
+        except message.BadMessage as error:
+            return f"a batch {error}"
+        if (places.node_count, places.buffer_count) != (self._nodes, self._buffers):
+            return "a batch does not fit the schema"
+        tables = start + message.PREFIX_BYTES
+        if max(places.nodes_at + 16 * self._nodes, places.buffers_at + 16 * self._buffers) > len(metadata):
+            return "metadata of a batch are cut off"
+        rows = places.rows
+        at, length = _PAIR.unpack_from(metadata, places.buffers_at + 16 * self._seq_buffer)
+        if rows < 1 or at < 0 or length < 8 * rows or at + length > places.body_bytes:
+            return "a batch has no sequences"
+        first, last = (_U64.unpack_from(self.data, body + at + 8 * row)[0] for row in (0, rows - 1))
+        return BatchPlace(
+            start, body, end, rows, first, last, tables + places.nodes_at, tables + places.buffers_at
+        )
+
+    def parts(self, place: BatchPlace) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Length and nulls of each column; place in the file and length of each buffer, not yet judged."""
+        flat = struct.unpack_from(f"<{2 * self._nodes}q", self.data, place.nodes_at)
+        nodes = list(zip(flat[::2], flat[1::2], strict=True))
+        flat = struct.unpack_from(f"<{2 * self._buffers}q", self.data, place.buffers_at)
+        return nodes, [(place.body + at, length) for at, length in zip(flat[::2], flat[1::2], strict=True)]
+
+    def _resumes_at(self, start: int) -> int:
+        """The next place where a sound batch begins; the end of the file if there is none."""
+        step = layout.ALIGNMENT
+        first = layout.aligned(start + 1)
+        words = self.bytes[first : first + (len(self.data) - first) // step * step].view(np.uint32)
+        for number in np.flatnonzero(words[::_MARKS_AT] == 0xFFFF_FFFF).tolist():
+            at = first + number * step
+            if not isinstance(self._batch_at(at), str):
+                return int(at)
+        return len(self.data)

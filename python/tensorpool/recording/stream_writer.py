@@ -1,0 +1,124 @@
+"""One stream of a recording while it is written: its lock, its open segment, its sequences."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from .. import _native
+from ..errors import UnfitFrames
+from . import layout, manifest, manifest_writer
+from .batch import FrameBatch
+from .files import make_directories, sync_directory
+from .gaps import Gap, GapBook
+from .index import load_index
+from .manifest import Kind
+from .pending import Pending
+from .recover import Recovered, recover_stream
+from .segment_writer import SegmentWriter
+from .tables import read_gaps
+
+
+class StreamWriter:
+    """Holds the stream's lock from its making to `release`. One thread at a time."""
+
+    def __init__(self, root: Path, stream_id: int, *, holder: str, batch_bytes: int, batch_rows: int) -> None:
+        self.root = root
+        self.stream_id = stream_id
+        directory = root / f"stream={stream_id}"
+        for parent in make_directories(directory, above=root):
+            sync_directory(parent)
+        self._lock = _native.FileLock(directory / layout.WRITER_LOCK, f"process {os.getpid()} ({holder})")
+        try:
+            self.recovered: list[Recovered] = recover_stream(root, stream_id)
+            self._ends = self._recorded_ends()
+        except BaseException:
+            self._lock.release()
+            raise
+        self.pending = Pending(stream_id, batch_bytes=batch_bytes, batch_rows=batch_rows)
+        self.segment: SegmentWriter | None = None
+        self.opened_ns = 0
+        self._book: GapBook | None = None
+        self._epoch: int | None = max(self._ends, default=None)
+
+    def _recorded_ends(self) -> dict[int, int]:
+        """Epoch → the last sequence that is recorded, of earlier writers."""
+        index = load_index(self.root)
+        segments = index.of(self.stream_id)
+        ends = {epoch: last for (stream, epoch), last in index.trimmed.items() if stream == self.stream_id}
+        epochs = segments["epoch"]
+        # Sorted by epoch: the last of each run has its highest sequence.
+        for at in np.flatnonzero(np.append(epochs[1:] != epochs[:-1], len(epochs) > 0)).tolist():
+            epoch, last = int(epochs[at]), int(segments["last_seq"][at])
+            ends[epoch] = max(last, ends.get(epoch, 0))
+        return ends
+
+    def book(self, epoch: int) -> GapBook:
+        """The sequences of an epoch. Epochs only grow, so a new one ends the segment of the last."""
+        if self._book is not None and epoch == self._epoch:
+            return self._book
+        if self._epoch is not None and epoch < self._epoch:
+            raise UnfitFrames(
+                f"stream {self.stream_id}: epoch {epoch} comes after epoch {self._epoch}; epochs only grow",
+                path=self.root,
+            )
+        self._epoch = epoch
+        last_seq = self._ends.get(epoch)
+        # An earlier writer may have said what is missing behind its last frame.
+        declared = [] if last_seq is None else read_gaps(self.root, self.stream_id, epoch)
+        self._book = GapBook(self.stream_id, epoch, last_seq=last_seq, declared=declared)
+        return self._book
+
+    def wants_new_segment(self, frames: FrameBatch, *, segment_bytes: int, opened_before_ns: int) -> bool:
+        """Whether the open segment is not the one for these frames."""
+        segment = self.segment
+        if segment is None:
+            return True
+        if segment.stats.rows == 0:
+            # Made for a batch that a full disk did not take. It is named after that batch's first frame.
+            return segment.name != layout.SegmentName(frames.stream_id, frames.epoch, frames.first_seq)
+        is_full = segment.end + frames.packed_bytes > segment_bytes
+        is_old = self.opened_ns <= opened_before_ns
+        return is_full or is_old or segment.name.epoch != frames.epoch
+
+    def declare(self, gap: Gap) -> None:
+        try:
+            self.book(gap.epoch).declare(gap.first_seq, gap.count, gap.reason)
+        except ValueError as error:
+            raise UnfitFrames(
+                f"stream {self.stream_id}, epoch {gap.epoch}: {error}", path=self.root
+            ) from None
+
+    def check(self, frames: FrameBatch) -> GapBook:
+        """The book that the frames belong to; raises UnfitFrames if they cannot be next."""
+        if problem := frames.problem():
+            raise UnfitFrames(f"stream {self.stream_id}: {problem}", path=self.root)
+        book = self.book(frames.epoch)
+        if problem := book.problem(frames.seq):
+            raise UnfitFrames(f"stream {self.stream_id}, epoch {frames.epoch}: {problem}", path=self.root)
+        return book
+
+    def open_segment(self, frames: FrameBatch, now_ns: int) -> SegmentWriter:
+        name = layout.SegmentName(self.stream_id, frames.epoch, frames.first_seq)
+        segment = SegmentWriter(self.root, name)
+        try:
+            # After the file: until then a directory newer than the manifest tells of it. Not durably, for the
+            # same reason, and because a sync would hold up the frames.
+            manifest_writer.append(self.root, manifest.record(Kind.OPEN, name), durably=False)
+        except BaseException:
+            segment.path.unlink(missing_ok=True)
+            segment.abandon()
+            raise
+        self.segment, self.opened_ns = segment, now_ns
+        return segment
+
+    def write(self, frames: FrameBatch, book: GapBook) -> list[Gap]:
+        """Writes to the open segment; gives the gaps that come to light with these frames."""
+        assert self.segment is not None, "the caller has opened one"
+        self.segment.write(frames)
+        return book.settle(frames.seq)
+
+    def release(self) -> None:
+        self._lock.release()

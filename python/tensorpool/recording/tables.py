@@ -1,0 +1,159 @@
+"""The tables beside the frames: gaps, clock anchors, marks, and messages about the streams.
+
+Each writer has a file of its own per table, `_tables/<table>/<session>.arrows`, and only ever appends. A
+torn end is left out when read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import WriteFailed
+from . import layout, message
+from .files import make_directories, sync_directory, write_parts, written_to
+from .gaps import Gap
+from .schema import TABLES, versioned
+
+
+class TableWriter:
+    """Appends rows to tables. Rows wait in memory until `flush`. One thread at a time."""
+
+    def __init__(self, root: Path, session: str) -> None:
+        self._root = root
+        self._session = session
+        self._waiting: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._files: dict[str, tuple[int, int]] = {}
+        self._dirty: set[str] = set()
+        self._names_to_sync: list[Path] = []
+
+    def add(self, table: str, row: dict[str, Any]) -> None:
+        self._waiting[table].append(row)
+
+    @property
+    def has_waiting(self) -> bool:
+        return any(self._waiting.values())
+
+    def flush(self) -> None:
+        """Writes what waits; on an error it goes on waiting."""
+        for table, rows in self._waiting.items():
+            if not rows:
+                continue
+            batch = pa.RecordBatch.from_pylist(rows, schema=versioned(TABLES[table]))
+            path = self.path(table)
+            with written_to(path):
+                fd, end = self._file(table, path)
+                try:
+                    written = write_parts(fd, [memoryview(message.whole_message(batch))])
+                except OSError:
+                    os.ftruncate(fd, end)
+                    raise
+            self._files[table] = fd, end + written
+            self._dirty.add(table)
+            rows.clear()
+
+    def path(self, table: str) -> Path:
+        return self._root / layout.TABLES_DIR / table / f"{self._session}{layout.SEALED}"
+
+    def _file(self, table: str, path: Path) -> tuple[int, int]:
+        if table not in self._files:
+            self._names_to_sync += [path.parent, *make_directories(path.parent, above=self._root)]
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            try:
+                end = write_parts(fd, [memoryview(message.schema_message(versioned(TABLES[table])))])
+            except OSError:
+                os.close(fd)
+                path.unlink(missing_ok=True)
+                raise
+            self._files[table] = fd, end
+        return self._files[table]
+
+    def sync(self) -> None:
+        """Makes durable what was flushed. May run beside `flush`: what is written meanwhile stays dirty."""
+        for table in list(self._dirty):
+            self._dirty.discard(table)
+            try:
+                with written_to(self.path(table)):
+                    os.fdatasync(self._files[table][0])
+            except WriteFailed:
+                self._dirty.add(table)
+                raise
+        while self._names_to_sync:
+            sync_directory(self._names_to_sync[-1])
+            self._names_to_sync.pop()
+
+    def close(self) -> None:
+        """Writes what waits and ends the files."""
+        try:
+            self.flush()
+            for table, (fd, _) in self._files.items():
+                with written_to(self.path(table)):
+                    write_parts(fd, [memoryview(message.END_OF_STREAM)])
+            self.sync()
+        finally:
+            for fd, _ in self._files.values():
+                os.close(fd)
+            self._files.clear()
+
+
+def read_table(root: Path, table: str) -> pa.Table:
+    """All rows of a table, those of the oldest session first."""
+    if table not in TABLES:
+        raise KeyError(f"no table {table!r}; there are {', '.join(TABLES)}")
+    schema = TABLES[table]
+    batches: list[pa.RecordBatch] = []
+    directory = root / layout.TABLES_DIR / table
+    for path in sorted(directory.glob(f"*{layout.SEALED}")) if directory.is_dir() else ():
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        for batch in _complete_batches(content):
+            # A newer writer may have more columns, which is no reason not to read the ones we know.
+            if set(schema.names) <= set(batch.schema.names):
+                batches.append(batch.select(schema.names).cast(schema))
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def read_gaps(root: Path, stream_id: int, epoch: int | None = None) -> list[Gap]:
+    """The gaps that writers declared or noticed, in the order in which they did."""
+    columns = read_table(root, "gaps").to_pydict()
+    found = [
+        Gap(stream, layout.unsigned(of), layout.unsigned(first), layout.unsigned(count), reason)
+        for stream, of, first, count, reason in zip(
+            *(columns[name] for name in ("stream_id", "epoch", "first_seq", "count", "reason")), strict=True
+        )
+        if stream == stream_id
+    ]
+    return [gap for gap in found if gap.count > 0 and epoch in (None, gap.epoch)]
+
+
+def _complete_batches(content: bytes) -> list[pa.RecordBatch]:
+    data = memoryview(content)
+    at = message.PREFIX_BYTES + (message.read_prefix(data, 0) or 0)
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(data[:at]))
+    except (pa.ArrowException, OSError):
+        return []
+    found = []
+    while size := message.read_prefix(data, at):
+        body = at + message.PREFIX_BYTES + size
+        metadata = data[at + message.PREFIX_BYTES : body]
+        try:
+            places = message.find_places(metadata)
+            end = body + places.body_bytes
+            if end > len(data):
+                break
+            message.check(metadata, places.check_at, data[body:end])
+            read = pa.ipc.read_message(pa.BufferReader(pa.py_buffer(data[at:end])))
+            batch = pa.ipc.read_record_batch(read, schema)
+            batch.validate(full=True)
+        except (message.BadMessage, pa.ArrowException, OSError):
+            break
+        found.append(batch)
+        at = end
+    return found

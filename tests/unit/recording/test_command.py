@@ -1,0 +1,98 @@
+"""`tensorpool recording`, as it is typed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from tensorpool import recording
+from tensorpool.cli import cli
+from tensorpool.errors import NotARecording
+from tests.unit.recording.conftest import STREAM, seqs
+
+Make = Callable[..., Path]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["recording", *map(str, arguments)])
+
+
+@pytest.fixture
+def root(make_recording: Make) -> Path:
+    return make_recording("r", (0, 5), (8, 4), segment_bytes=1)
+
+
+def test_info_in_words_and_as_json(root: Path) -> None:
+    done = run("info", root)
+    assert done.exit_code == 0
+    assert "9 in" in done.stdout
+    assert "unexplained 3" in done.stdout
+    found = json.loads(run("info", root, "--json").stdout)
+    (stream,) = found["streams"]
+    assert (stream["stream_id"], stream["rows"], stream["segments"]) == (STREAM, 9, 2)
+    assert stream["epochs"][0]["epoch"] == "1"
+    assert stream["epochs"][0]["gaps"] == {"unexplained": 3}
+
+
+def test_verify_tells_by_its_status_and_repair_mends(root: Path) -> None:
+    assert run("verify", root).exit_code == 0
+    ref = recording.open(root).frame(STREAM, 2).ref
+    content = bytearray(ref.path.read_bytes())
+    content[ref.offset] ^= 1
+    ref.path.write_bytes(content)
+    done = run("verify", root)
+    assert done.exit_code == 1
+    assert "frame 2" in done.stdout
+    assert "recording repair" in done.stderr
+    report = json.loads(run("verify", root, "--json").stdout)
+    assert (report["ok"], report["problems"][0]["kind"]) == (False, "payload")
+    report = json.loads(run("repair", root, "--json").stdout)
+    assert [(gap["first_seq"], gap["count"]) for gap in report["lost"]] == [("2", 1)]
+    assert run("verify", root).exit_code == 0
+    assert "nothing to repair" in run("repair", root).stdout
+
+
+def test_cut_merge_and_export_write_what_was_asked_for(root: Path, tmp_path: Path) -> None:
+    done = run("cut", root, tmp_path / "a", "--first-seq", 0, "--last-seq", 2)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "3 frames" in done.stderr
+    assert (
+        run("cut", root, tmp_path / "b", "--from", "1970-01-01T00:00:00.000004Z", "--to", 9_500).exit_code
+        == 0
+    )
+    assert run("merge", tmp_path / "a", tmp_path / "b", "--into", tmp_path / "c").exit_code == 0
+    assert seqs(recording.open(tmp_path / "c")) == [0, 1, 2, 4, 8, 9]
+    assert run("export", root, tmp_path / "f.npy", "--stream", STREAM, "--last-seq", 3).exit_code == 0
+    assert np.load(tmp_path / "f.npy").shape == (4, 100)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["export", "ROOT", "f.csv"], "there are npy"),
+        (["cut", "ROOT", "x", "--from", "yesterday"], "2026-01-31T12:00:00Z"),
+        (["info", "nowhere"], "does not exist"),
+        (["merge", "ROOT"], "--into"),
+    ],
+)
+def test_misuse_has_status_two_and_says_what_would_do(arguments: list[str], words: str, root: Path) -> None:
+    done = run(*(str(root) if one == "ROOT" else one for one in arguments))
+    assert done.exit_code == 2
+    assert words in done.stderr
+
+
+def test_a_directory_without_a_recording_is_an_error_of_ours(tmp_path: Path) -> None:
+    done = run("info", tmp_path)
+    assert isinstance(done.exception, NotARecording)
+
+
+@pytest.mark.parametrize("verb", ["info", "verify", "repair", "cut", "merge", "export"])
+def test_every_verb_has_examples_in_its_help(verb: str) -> None:
+    done = run(verb, "--help")
+    assert done.exit_code == 0
+    assert f"tensorpool recording {verb}" in done.stdout

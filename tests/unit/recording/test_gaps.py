@@ -1,0 +1,125 @@
+"""The ledger: span = rows + gaps, always, and each gap has its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensorpool import recording
+from tensorpool.errors import UnfitFrames
+from tensorpool.recording.gaps import Gap, explain, holes
+from tests.unit.recording.conftest import STREAM, Writing, frames
+
+
+def gaps_of(root: Path) -> list[tuple[int, int, str]]:
+    found = recording.open(root)
+    for ledger in found.ledger(STREAM):
+        assert ledger.balanced, str(ledger)
+    return [(gap.first_seq, gap.last_seq, gap.reason) for gap in found.gaps(STREAM)]
+
+
+def test_what_nobody_explains_is_noticed(writing: Writing, root: Path) -> None:
+    with writing() as writer:
+        writer.write_batch(frames(3, 3, seq=np.array([3, 4, 9], np.uint64)))
+        writer.write_batch(frames(12, 2))
+        writer.rotate()
+        writer.write_batch(frames(20, 1))
+    assert gaps_of(root) == [(5, 8, "unexplained"), (10, 11, "unexplained"), (14, 19, "unexplained")]
+    (ledger,) = recording.open(root).ledger(STREAM)
+    assert str(ledger) == "span 18 = rows 6 + unexplained 12"
+    # It is also written down, so that it survives a cut.
+    assert recording.open(root).table("gaps").num_rows == 3
+
+
+def test_declared_gaps_keep_their_reasons_before_between_and_behind(writing: Writing, root: Path) -> None:
+    with writing() as writer:
+        writer.gap(stream_id=STREAM, epoch=1, first_seq=0, count=2, reason="late")
+        writer.write_batch(frames(2, 2))
+        writer.write_batch(
+            frames(6, 4, seq=np.array([6, 7, 10, 11], np.uint64)),
+            [Gap(STREAM, 1, 4, 1, "late"), Gap(STREAM, 1, 8, 2, "overrun")],
+        )
+        writer.gap(stream_id=STREAM, epoch=1, first_seq=12, count=3, reason="disk_full")
+        writer.gap(stream_id=STREAM, epoch=1, first_seq=20, count=1, reason="late")
+    assert gaps_of(root) == [
+        (0, 1, "late"), (4, 4, "late"), (5, 5, "unexplained"), (8, 9, "overrun"), (12, 14, "disk_full"),
+        (15, 19, "unexplained"), (20, 20, "late"),
+    ]  # fmt: skip
+    (ledger,) = recording.open(root).ledger(STREAM)
+    assert (ledger.span, ledger.rows) == (21, 6)
+
+
+def test_the_time_between_two_writers_is_a_gap_with_a_name(writing: Writing, root: Path) -> None:
+    with writing() as writer:
+        writer.write_batch(frames(0, 3))
+        writer.gap(stream_id=STREAM, epoch=1, first_seq=3, count=2, reason="overrun")
+    with writing() as writer:
+        writer.write_batch(frames(10, 2))
+        writer.write_batch(frames(14, 1))
+    assert gaps_of(root) == [(3, 4, "overrun"), (5, 9, "not_recording"), (12, 13, "unexplained")]
+
+
+def test_epochs_have_accounts_of_their_own(writing: Writing, root: Path) -> None:
+    with writing() as writer:
+        writer.write_batch(frames(100, 3, epoch=1))
+        writer.write_batch(frames(5, 2, epoch=4))
+    assert gaps_of(root) == []
+    assert [(one.epoch, one.span, one.rows) for one in recording.open(root).ledger(STREAM)] == [
+        (1, 3, 3),
+        (4, 2, 2),
+    ]
+
+
+def test_an_account_can_be_all_gap(writing: Writing, root: Path) -> None:
+    with writing() as writer:
+        writer.write_batch(frames(0, 1, epoch=1))
+        writer.gap(stream_id=STREAM, epoch=2, first_seq=5, count=10, reason="late")
+        writer.write_batch(frames(15, 1, epoch=2))
+    assert gaps_of(root) == [(5, 14, "late")]
+
+
+@pytest.mark.parametrize(
+    ("first", "count", "words"),
+    [(3, 1, "accounted for"), (2, 5, "accounted for"), (4, 0, "no gap"), (2**64 - 1, 2, "no gap")],
+)
+def test_a_gap_that_cannot_be_is_refused(
+    first: int, count: int, words: str, writing: Writing, root: Path
+) -> None:
+    with writing() as writer:
+        writer.write_batch(frames(0, 4))
+        with pytest.raises(UnfitFrames, match=words):
+            writer.gap(stream_id=STREAM, epoch=1, first_seq=first, count=count, reason="late")
+    assert gaps_of(root) == []
+
+
+def test_frames_out_of_order_are_refused_and_the_rest_goes_on(writing: Writing, root: Path) -> None:
+    with writing() as writer:
+        writer.write_batch(frames(0, 4, epoch=2))
+        with pytest.raises(UnfitFrames, match="recorded already"):
+            writer.write_batch(frames(3, 2, epoch=2))
+        with pytest.raises(UnfitFrames, match="epochs only grow"):
+            writer.write_batch(frames(4, 2, epoch=1))
+        writer.gap(stream_id=STREAM, epoch=2, first_seq=6, count=2, reason="late")
+        with pytest.raises(UnfitFrames, match=r"declared missing \(late\)"):
+            writer.write_batch(frames(5, 2, epoch=2))
+        writer.write_batch(frames(4, 2, epoch=2))
+        writer.write_batch(frames(8, 1, epoch=2))
+    assert gaps_of(root) == [(6, 7, "late")]
+    with writing() as writer, pytest.raises(UnfitFrames, match="recorded already"):
+        writer.write_batch(frames(8, 1, epoch=2))
+
+
+def test_gaps_that_speak_of_the_same_sequences_are_counted_once() -> None:
+    declared = [Gap(1, 1, 5, 4, "a"), Gap(1, 1, 7, 6, "b"), Gap(1, 1, 5, 2, "c"), Gap(1, 1, 40, 1, "d")]
+    assert explain([(4, 20), (30, 31)], declared, "?") == [
+        (4, 4, "?"), (5, 8, "a"), (9, 12, "b"), (13, 20, "?"), (30, 31, "?"),
+    ]  # fmt: skip
+
+
+def test_holes_are_found_at_the_far_end_of_the_numbers() -> None:
+    assert holes(np.array([2**64 - 5, 2**64 - 2], np.uint64), after=2**64 - 7) == [
+        (2**64 - 6, 2**64 - 6), (2**64 - 4, 2**64 - 3),
+    ]  # fmt: skip
+    assert holes(np.empty(0, np.uint64), after=3) == []

@@ -1,0 +1,234 @@
+"""The manifest makes opening quick, and may be lost, late or damaged without harm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tensorpool import recording
+from tensorpool.recording import index, layout, manifest, manifest_writer, segments
+from tensorpool.recording.manifest import DamagedManifest, Kind
+from tensorpool.recording.scan import SegmentFile
+from tensorpool.recording.segment_writer import SegmentStats
+from tests.unit.recording.conftest import STREAM, Writing, frames, segment_files, seqs
+
+
+class Looks:
+    """Counts the segments that are opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        real = SegmentFile
+
+        def counting(path: Path, **options: bool) -> object:
+            file = real(path, **options)
+            self.count += 1
+            return file
+
+        monkeypatch.setattr(index, "SegmentFile", counting)
+        monkeypatch.setattr(segments, "SegmentFile", counting)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    return Looks(monkeypatch)
+
+
+def many_segments(root: Path, count: int) -> None:
+    """A recording whose manifest says `count` segments, of which the first and the last are real."""
+    with recording.RecordingWriter(root, background=False) as writer:
+        writer.write_batch(frames(0, 2))
+        writer.rotate()
+        writer.write_batch(frames(2 * count - 2, 2))
+    stats = SegmentStats(rows=2, size_bytes=10)
+    records = []
+    for first in range(2, 2 * count - 2, 2):
+        stats.last_seq = first + 1
+        records.append(manifest.record(Kind.SEALED, layout.SegmentName(STREAM, 1, first), stats))
+    manifest_writer.append(root, *records)
+
+
+@pytest.mark.parametrize("count", [2, 300, 3_000])
+def test_opening_looks_at_one_segment_however_many_there_are(root: Path, count: int, looks: Looks) -> None:
+    many_segments(root, count)
+    looks.count = 0
+    found = recording.open(root)
+    assert looks.count == 0
+    chosen = found.frames(STREAM)
+    assert chosen.first().seq == 0
+    assert looks.count == 1
+    assert len(chosen) == 2 * count
+    assert (chosen[-1].seq, found.latest(STREAM)) == (
+        2 * count - 1,
+        recording.Cursor(STREAM, 1, 2 * count - 1),
+    )
+    assert [frame.seq for frame in found.frames(STREAM, seq=(2 * count - 1, None))] == [2 * count - 1]
+    assert looks.count == 2
+
+
+def test_many_records_become_a_snapshot_and_the_log_stays_short(root: Path) -> None:
+    many_segments(root, 1_000)
+    loaded = manifest.load(root)
+    assert len(loaded.segments) == 1_000
+    assert loaded.log_records < manifest_writer.COMPACT_AT
+    assert len(list(manifest.logs(root))) <= 1
+    assert loaded.segments["first_seq"].tolist() == list(range(0, 2_000, 2))
+
+
+def three_segments(make: Callable[..., Path]) -> Path:
+    return make("recording", (0, 4), (4, 4), (8, 4), segment_bytes=1)
+
+
+def test_a_lost_manifest_is_made_anew_from_the_files(make_recording: Callable[..., Path]) -> None:
+    root = three_segments(make_recording)
+    for path in root.glob("_manifest*"):
+        path.unlink()
+    assert seqs(recording.open(root)) == list(range(12))
+    # Reading alone writes nothing.
+    assert not list(root.glob("_manifest*"))
+    with recording.RecordingWriter(root, background=False) as writer:
+        writer.write_batch(frames(12, 1))
+    assert len(manifest.load(root).segments) == 4
+    assert seqs(recording.open(root)) == list(range(13))
+
+
+def test_a_changed_manifest_is_not_believed(make_recording: Callable[..., Path]) -> None:
+    root = three_segments(make_recording)
+    recording.repair(root)
+    with manifest_writer.locked(root):
+        manifest_writer.compact_locked(root, manifest.load(root))
+    path = root / layout.MANIFEST_FILE
+    content = path.read_bytes()
+    for at in (*range(0, 40), *range(64, len(content), 7)):
+        changed = bytearray(content)
+        changed[at] ^= 0x20
+        path.write_bytes(changed)
+        with pytest.raises(DamagedManifest):
+            manifest.load(root)
+    for size in range(0, len(content), 13):
+        path.write_bytes(content[:size])
+        with pytest.raises(DamagedManifest):
+            manifest.load(root)
+    assert seqs(recording.open(root)) == list(range(12))
+    assert "manifest" in [note.kind for note in recording.verify(root).notes]
+    assert recording.repair(root).is_manifest_new
+    assert recording.verify(root).notes == []
+
+
+def test_a_log_torn_at_any_byte_still_tells_what_there_is(make_recording: Callable[..., Path]) -> None:
+    root = three_segments(make_recording)
+    (log,) = manifest.logs(root)
+    content = log.read_bytes()
+    assert len(content) == 6 * manifest.RECORD.itemsize
+    for size in range(0, len(content), 37):
+        log.write_bytes(content[:size])
+        # A crash would leave the directory newer than the manifest.
+        os.utime(log, ns=(0, 0))
+        os.utime(root / layout.MANIFEST_FILE, ns=(0, 0))
+        assert seqs(recording.open(root)) == list(range(12)), size
+    with recording.RecordingWriter(root, background=False) as writer:
+        writer.write_batch(frames(12, 1))
+    assert seqs(recording.open(root)) == list(range(13))
+    # The log went on behind its last whole record, and nothing had to be made anew.
+    assert (list(manifest.logs(root)), len(manifest.load(root).segments)) == ([log], 4)
+
+
+def test_a_record_changed_inside_the_log_makes_the_manifest_worthless(
+    make_recording: Callable[..., Path],
+) -> None:
+    root = three_segments(make_recording)
+    (log,) = manifest.logs(root)
+    content = bytearray(log.read_bytes())
+    content[130] ^= 1
+    log.write_bytes(content)
+    with pytest.raises(DamagedManifest, match="record 1"):
+        manifest.load(root)
+    assert seqs(recording.open(root)) == list(range(12))
+
+
+def test_an_older_manifest_that_was_put_back_is_caught_up(
+    writing: Writing, root: Path, tmp_path: Path
+) -> None:
+    with writing() as writer:
+        writer.write_batch(frames(0, 4))
+    for path in root.glob("_manifest*"):
+        shutil.copy2(path, tmp_path)
+    with writing() as writer:
+        writer.write_batch(frames(4, 4))
+        writer.rotate()
+        writer.write_batch(frames(8, 4))
+    for path in tmp_path.glob("_manifest*"):
+        shutil.copy2(path, root)
+    assert len(manifest.load(root).segments) == 1
+    assert seqs(recording.open(root)) == list(range(12))
+
+
+def test_what_the_manifest_did_not_know_is_added_before_it_gets_newer(
+    make_recording: Callable[..., Path], root: Path, writing: Writing
+) -> None:
+    other = make_recording("other", (0, 4))
+    with writing() as writer:
+        writer.append([1], stream_id=7, epoch=1, seq=0)
+    # Put there by hand, behind the manifest's back.
+    shutil.copytree(other / f"stream={STREAM}", root / f"stream={STREAM}")
+    (root / f"stream={STREAM}" / "epoch=1").touch()
+    with writing() as writer:
+        writer.append([2], stream_id=7, epoch=1, seq=1)
+    assert manifest.load(root).segments["stream_id"].tolist() == [7, 7, STREAM]
+    assert seqs(recording.open(root)) == [0, 1, 2, 3]
+
+
+def test_a_segment_sealed_after_the_manifest_last_heard_of_it_is_found(writing: Writing, root: Path) -> None:
+    writer = writing()
+    writer.write_batch(frames(0, 4))
+    segment = writer._streams[STREAM].segment
+    assert segment is not None
+    # As a crash between the rename and the manifest would leave it.
+    segment.seal()
+    os.utime(segment.path.parent, ns=(0, 0))
+    assert manifest.load(root).segments["kind"].tolist() == [Kind.OPEN]
+    assert seqs(recording.open(root)) == [0, 1, 2, 3]
+    writer._streams[STREAM].segment = None
+    writer.close()
+
+
+def test_a_reader_and_a_snapshot_made_meanwhile_do_not_disturb_each_other(
+    make_recording: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = three_segments(make_recording)
+    real = manifest._read_snapshot
+    rounds: list[int] = []
+
+    def read_and_be_overtaken(where: Path) -> manifest.Manifest:
+        found = real(where)
+        if len(rounds) < 3:
+            rounds.append(found.generation)
+            with manifest_writer.locked(root):
+                monkeypatch.setattr(manifest, "_read_snapshot", real)
+                manifest_writer.compact_locked(root, manifest.load(root))
+                monkeypatch.setattr(manifest, "_read_snapshot", read_and_be_overtaken)
+        return found
+
+    monkeypatch.setattr(manifest, "_read_snapshot", read_and_be_overtaken)
+    assert len(manifest.load(root).segments) == 3
+    assert len(set(rounds)) == 3
+
+
+def test_writers_of_different_streams_share_a_root(root: Path) -> None:
+    with (
+        recording.RecordingWriter(root, background=False) as one,
+        recording.RecordingWriter(root, background=False) as other,
+    ):
+        for seq in range(20):
+            one.append([seq], stream_id=1, epoch=1, seq=seq)
+            other.append([seq], stream_id=2, epoch=1, seq=seq)
+            one.rotate()
+            other.rotate()
+    found = recording.open(root)
+    assert found.streams == (1, 2)
+    assert [len(found.frames(stream)) for stream in (1, 2)] == [20, 20]
+    assert len(manifest.load(root).segments) == len(segment_files(root)) == 40

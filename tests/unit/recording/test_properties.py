@@ -1,0 +1,216 @@
+"""Whatever happens in whatever order, what was completed reads back exactly, and the ledger balances."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tensorpool import recording
+from tensorpool.clock import ManualClock
+from tensorpool.errors import LockHeld
+from tensorpool.recording import layout, manifest, manifest_writer
+from tensorpool.recording.batch import tensors_fit
+from tensorpool.recording.gaps import Gap, explain
+from tests.unit.recording.conftest import STREAM, frames, payload
+
+LONG = os.environ.get("TENSORPOOL_TEST_LONG") == "1"
+
+
+class ARecording(RuleBasedStateMachine):
+    """One writer after another on one stream. The model knows which rows are complete."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp(prefix="recording-"))
+        self.clock = ManualClock()
+        # Complete batches: (epoch, sequences, the segment's name, where the batch ends in its file).
+        self.batches: list[tuple[int, list[int], layout.SegmentName, int]] = []
+        self.waiting: list[int] = []
+        self.epoch = 1
+        self.seq = 0
+
+    @initialize()
+    def begin(self) -> None:
+        limits = recording.WriterLimits(segment_bytes=12_000, batch_rows=3, batch_bytes=1_000)
+        self.writer = recording.RecordingWriter(self.root, limits=limits, background=False, clock=self.clock)
+
+    def note_batch(self, seqs: list[int]) -> None:
+        segment = self.writer._streams[STREAM].segment
+        assert segment is not None
+        self.batches.append((self.epoch, seqs, segment.name, segment.end))
+
+    def note_waiting(self) -> None:
+        if self.waiting:
+            self.note_batch(self.waiting)
+            self.waiting = []
+
+    @rule(count=st.integers(1, 5), nbytes=st.integers(0, 300), skip=st.integers(0, 3), say=st.booleans())
+    def write_batch(self, count: int, nbytes: int, skip: int, say: bool) -> None:
+        self.flush()
+        gaps = [Gap(STREAM, self.epoch, self.seq, skip, "late")] if skip and say else []
+        self.seq += skip
+        self.writer.write_batch(frames(self.seq, count, nbytes, epoch=self.epoch), gaps)
+        self.note_batch(list(range(self.seq, self.seq + count)))
+        self.seq += count
+
+    @rule(nbytes=st.integers(1, 300), skip=st.integers(0, 2))
+    def append(self, nbytes: int, skip: int) -> None:
+        stream = self.writer._streams.get(STREAM)
+        if stream is not None and len(stream.pending) and not stream.pending.has_room(nbytes):
+            self.flush()
+        self.seq += skip
+        self.writer.append(payload(self.seq, nbytes), stream_id=STREAM, epoch=self.epoch, seq=self.seq)
+        self.waiting.append(self.seq)
+        self.seq += 1
+
+    @rule()
+    def flush(self) -> None:
+        self.writer.flush()
+        self.note_waiting()
+
+    @rule()
+    def sync(self) -> None:
+        self.writer.sync()
+        self.note_waiting()
+
+    @rule()
+    def rotate(self) -> None:
+        self.flush()
+        self.writer.rotate()
+
+    @rule(first=st.integers(0, 9))
+    def next_epoch(self, first: int) -> None:
+        self.flush()
+        self.epoch += 1
+        self.seq = first
+
+    @rule()
+    def new_snapshot(self) -> None:
+        if (self.root / layout.MANIFEST_FILE).exists():
+            with manifest_writer.locked(self.root):
+                manifest_writer.compact_locked(self.root, manifest.load(self.root))
+
+    @rule()
+    def lose_the_manifest(self) -> None:
+        for path in self.root.glob("_manifest*"):
+            path.unlink()
+
+    @rule()
+    def close_and_reopen(self) -> None:
+        self.flush()
+        self.writer.close()
+        self.begin()
+
+    @rule(cut=st.integers(0, 3_000))
+    def crash(self, cut: int) -> None:
+        """Dies without a word; the end of the open segment never reached the disk."""
+        stream = self.writer._streams.get(STREAM)
+        if stream is not None:
+            if stream.segment is not None:
+                path = stream.segment.path
+                stream.segment.abandon()
+                size = max(0, path.stat().st_size - cut)
+                os.truncate(path, size)
+                name = stream.segment.name
+                self.batches = [one for one in self.batches if one[2] != name or one[3] <= size]
+            stream.release()
+        for fd, _ in self.writer._tables._files.values():
+            os.close(fd)
+        self.waiting = []
+        self.begin()
+
+    @precondition(lambda self: STREAM in self.writer._streams)
+    @rule()
+    def repair_while_a_writer_is_at_work_is_refused(self) -> None:
+        with pytest.raises(LockHeld):
+            recording.repair(self.root)
+
+    @invariant()
+    def what_was_completed_reads_back(self) -> None:
+        expected = [(epoch, seq) for epoch, seqs, _, _ in self.batches for seq in seqs]
+        with recording.open(self.root) as found:
+            if not expected and STREAM not in found.streams:
+                return
+            chosen = found.frames(STREAM)
+            read = []
+            for frame in chosen:
+                assert np.array_equal(frame.payload, payload(frame.seq, frame.nbytes))
+                assert frame.valid()
+                read.append((frame.epoch, frame.seq))
+            assert read == expected
+            assert len(chosen) == len(expected)
+            if expected:
+                assert (chosen[-1].epoch, chosen[-1].seq) == expected[-1]
+                assert found.latest(STREAM) == recording.Cursor(STREAM, *expected[-1])
+            for ledger in found.ledger(STREAM):
+                assert ledger.balanced, str(ledger)
+                assert ledger.rows == sum(epoch == ledger.epoch for epoch, _ in expected)
+
+    def teardown(self) -> None:
+        if hasattr(self, "writer"):
+            self.flush()
+            self.writer.close()
+            report = recording.verify(self.root)
+            assert report.ok, report.problems
+            assert report.rows == sum(len(seqs) for _, seqs, _, _ in self.batches)
+        shutil.rmtree(self.root)
+
+
+TestARecording = ARecording.TestCase
+TestARecording.settings = settings(
+    max_examples=300 if LONG else 40,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), max_size=6)
+
+
+@given(ranges, ranges)
+def test_explaining_covers_every_missing_sequence_once(
+    missing: list[tuple[int, int]], declared: list[tuple[int, int]]
+) -> None:
+    apart, at = [], 0
+    for skip, count in missing:
+        apart.append((at + skip, at + skip + count - 1))
+        at += skip + count
+    gaps = [Gap(1, 1, first, count, f"r{number}") for number, (first, count) in enumerate(declared)]
+    found = explain(apart, gaps, "?")
+    covered = [seq for first, last, _ in found for seq in range(first, last + 1)]
+    assert covered == [seq for first, last in apart for seq in range(first, last + 1)]
+    for first, last, reason in found:
+        for seq in range(first, last + 1):
+            speak = [gap.reason for gap in gaps if gap.first_seq <= seq <= gap.last_seq]
+            assert reason in (speak or ["?"])
+
+
+@given(
+    shape=st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    steps=st.lists(st.integers(-3, 40), min_size=4, max_size=4),
+    room=st.integers(0, 300),
+)
+def test_no_tensor_that_fits_reaches_outside_its_payload(
+    shape: list[int], steps: list[int], room: int
+) -> None:
+    dims, strides = np.zeros((1, 8), np.int32), np.zeros((1, 8), np.int64)
+    dims[0, : len(shape)] = shape
+    strides[0, : len(shape)] = steps[: len(shape)]
+    fits = tensors_fit(dims, strides, np.array([len(shape)]), np.array([2]), np.array([room]))[0]
+    reached = [
+        sum(i * step for i, step in zip(index, steps, strict=False)) + byte
+        for index in np.ndindex(*shape)
+        for byte in (0, 1)
+    ]
+    if fits:
+        assert all(0 <= at < room for at in reached)
+    elif reached and all(step >= 0 for step in steps):
+        assert max(reached) >= room
