@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
-from .. import context
+from ..client import Producer
 from .reports import Reports, Role, role_arguments, was_told
-from .scene import DTYPE, SHAPE, draw
+from .scene import DTYPE, NSLOTS, POOL, SHAPE, draw
 
 
 def film(role: Role, reports: Reports) -> None:
-    with (
-        context.open(aeron_dir=role.aeron_dir, media_driver="external", shm_base_dir=role.base) as ctx,
-        ctx.producer(role.stream_id, pools=["1MiB"], nslots=8) as camera,
-    ):
-        reports.say("ready")
-        # The others have mapped the stream when the director says so; a second word ends it early.
+    # The driver is there when the director says so.
+    sys.stdin.readline()
+    with role.attach() as ctx, ctx.producer(role.stream_id, pools=[POOL], nslots=NSLOTS) as camera:
+        reports.say("ready", pid=os.getpid(), **_standing(camera))
+        # The others have mapped the stream at the next word; one more ends it early.
         sys.stdin.readline()
-        start, frames = time.monotonic(), round(role.seconds * role.fps)
+        start, frames = time.monotonic(), max(1, round(role.seconds * role.fps))
         for number in range(frames):
             if (ahead := start + number / role.fps - time.monotonic()) > 0:
                 time.sleep(ahead)
@@ -28,17 +28,27 @@ def film(role: Role, reports: Reports) -> None:
                 if was_told():
                     sys.stdin.readline()
                     break
-                reports.say("sample", frames=number + 1, bytes=camera.ledger().bytes)
+                reports.say("sample", frames=number + 1, bytes=camera.ledger().bytes, **_standing(camera))
         ledger = camera.ledger()
         reports.say(
             "ledger",
             committed=ledger.committed,
             published=ledger.published,
-            unpublished=ledger.unpublished,
+            unpublished={reason: n for reason, n in ledger.unpublished.items() if n},
             balanced=ledger.balanced,
         )
-        # The regions stay until the consumers have drained the stream.
+        # The memory stays until the consumers have drained the stream.
         sys.stdin.readline()
+
+
+def _standing(camera: Producer) -> dict[str, str | None]:
+    """Its lease and the epoch that it writes. 64-bit numbers are text in JSON."""
+    lease = camera.lease() or {}
+    return {"lease": _text(lease.get("lease_id")), "epoch": _text(camera.epoch)}
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from ..errors import TensorPoolError
@@ -19,7 +21,7 @@ class DemoFailed(TensorPoolError):
 class Player:
     """A child process and the last thing it said of each kind."""
 
-    def __init__(self, name: str, module: str, role: Role) -> None:
+    def __init__(self, name: str, module: str, role: Role, environment: Mapping[str, str]) -> None:
         self.name = name
         self._said: dict[str, dict[str, Any]] = {}
         self._before: dict[str, Any] | None = None
@@ -27,15 +29,28 @@ class Player:
         command = [sys.executable, "-m", f"tensorpool.demo.{module}", *role.arguments()]
         # Its own session: a Ctrl-C is the director's to handle, so that the ledger is still told.
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, name=f"demo-{name}", daemon=True)
         self._reader.start()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            report = json.loads(line)
+            try:
+                report = json.loads(line)
+            except ValueError:
+                # Cut off in the middle: it was killed.
+                break
             with self._changed:
                 if report["kind"] == "sample":
                     self._before = self._said.get("sample")
@@ -72,24 +87,33 @@ class Player:
         with self._changed:
             return self._said.get(kind)
 
+    def sample(self) -> dict[str, Any]:
+        """How it stood a moment ago; empty before its first word."""
+        return self.heard("sample") or {}
+
     def rates(self) -> tuple[float, float]:
         """Frames and bytes a second between its last two samples."""
         with self._changed:
             now, before = self._said.get("sample"), self._before
-        if now is None or before is None or now["at"] <= before["at"]:
+        if now is None or before is None or now["at_ns"] <= before["at_ns"]:
             return 0.0, 0.0
-        elapsed = now["at"] - before["at"]
+        elapsed = (now["at_ns"] - before["at_ns"]) / 1e9
         return (now["frames"] - before["frames"]) / elapsed, (now["bytes"] - before["bytes"]) / elapsed
+
+    def kill(self) -> None:
+        """SIGKILL: it gets no chance to say or do anything more."""
+        self._process.kill()
+        self._process.wait()
 
     def end(self) -> None:
         """Lets it finish, and does not wait for ever."""
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
         self._reader.join()
         if self._process.stdout is not None:
             self._process.stdout.close()

@@ -1,107 +1,136 @@
-"""Starts the processes of the demo, shows them at work, and joins their ledgers."""
+"""Starts the processes of the demo, shows them at work, kills the camera once, and joins the ledgers."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 import time
-from contextlib import ExitStack
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 
-from ..transport import MediaDriver
-from .cast import Player
-from .reports import Role
-from .tables import ledger_table, live_table
-
-_START_TIMEOUT_S = 30.0
-_STREAM_ID = 10_000
+from .books import EpochBook, all_faults, pages_of
+from .death import Death, kill_camera, note_camera_back, note_frames_again, note_viewers_told
+from .hurry import Hurry, hurry
+from .stage import TIMEOUT_S, Stage
+from .tables import killed_lines, ledger_table, live_table, recovered_lines, told_line
 
 
-def run(*, seconds: float, fps: int, as_json: bool) -> bool:
+def run(*, seconds: float, fps: int, kill: bool, as_json: bool) -> bool:
     """True if every frame is accounted for."""
-    console = Console(stderr=as_json)
-    with ExitStack() as stack:
-        base = Path(
-            stack.enter_context(
-                tempfile.TemporaryDirectory(prefix=f"tensorpool-demo-{os.getpid()}-", dir="/dev/shm")
-            )
-        )
-        driver = stack.enter_context(MediaDriver(f"/dev/shm/aeron-tensorpool-demo-{os.getpid()}"))
-        console.print(f"media driver in {driver.aeron_dir}\nregions below {base}")
-
-        role = Role(driver.aeron_dir, base, _STREAM_ID, seconds, fps)
-
-        def start(name: str, module: str, role: Role) -> Player:
-            player = Player(name, module, role)
-            stack.callback(player.end)
-            return player
-
-        camera = start("camera", "camera", role)
-        # The model takes longer for a frame than the camera does: it asks for the newest, and misses the
-        # others, without holding anyone up.
-        slow = replace(role, work_s=3.0 / fps, policy="latest")
-        viewers = [start("viewer", "viewer", role), start("slow model", "viewer", slow)]
-        for player in (camera, *viewers):
-            player.wait_for("ready", _START_TIMEOUT_S)
-        camera.tell()
-        if _watch(console, camera, viewers, seconds):
-            camera.tell("stop")
-        filmed = camera.wait_for("ledger", _START_TIMEOUT_S)
-        for viewer in viewers:
-            viewer.tell()
-        seen = {viewer.name: viewer.wait_for("ledger", _START_TIMEOUT_S) for viewer in viewers}
-        camera.tell()
-    return _judge(console, filmed, seen, as_json)
-
-
-def _watch(console: Console, camera: Player, viewers: list[Player], seconds: float) -> bool:
-    """Shows the table until the camera is done. True if the user stopped it."""
-    deadline = time.monotonic() + seconds + _START_TIMEOUT_S
-    try:
-        with Live(live_table(camera, viewers), console=console, refresh_per_second=4) as live:
-            while camera.heard("ledger") is None and time.monotonic() < deadline:
-                time.sleep(0.1)
-                for player in (camera, *viewers):
-                    player.check_alive()
-                live.update(live_table(camera, viewers))
-        console.print()
-    except KeyboardInterrupt:
-        return True
-    return False
-
-
-def _judge(console: Console, filmed: dict[str, Any], seen: dict[str, dict[str, Any]], as_json: bool) -> bool:
-    faults = []
-    if not filmed["balanced"] or filmed["committed"] != filmed["published"] + sum(
-        filmed["unpublished"].values()
-    ):
-        faults.append("the camera's frames do not add up")
-    for name, ledger in seen.items():
-        if ledger["torn"]:
-            faults.append(f"the {name} saw {ledger['torn']} torn frames")
-        if not ledger["balanced"]:
-            faults.append(f"the {name}'s frames do not add up")
-        if ledger["span"] != filmed["committed"]:
-            faults.append(f"the {name} accounts for {ledger['span']} of {filmed['committed']} frames")
-    if as_json:
-        result = {"camera": _figures(filmed), **{n: _figures(s) for n, s in seen.items()}, "faults": faults}
-        json.dump(result, sys.stdout, indent=2)
-        sys.stdout.write("\n")
-    else:
-        console.print(ledger_table(filmed, seen))
-        for fault in faults:
-            console.print(f"✗ {fault}", style="bold red")
-        if not faults:
-            console.print("✓ every frame is accounted for, none was torn", style="bold green")
+    console = Console(stderr=as_json, highlight=False)
+    console.print("starting a driver that owns the memory, a camera and two viewers: a process each")
+    with hurry() as asked, Stage(seconds, fps, asked) as stage:
+        console.print("look on from another terminal:")
+        console.print(f"  tensorpool stream watch --aeron-dir {stage.aeron_dir}", style="dim")
+        performance = Performance(console, stage, asked)
+        with Live(console=console, get_renderable=performance.picture, refresh_per_second=4):
+            performance.play(seconds, kill=kill)
+        books, faults = performance.ledgers()
+    _report(console, books, performance.death, faults, as_json=as_json)
     return not faults
 
 
-def _figures(report: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in report.items() if key not in ("kind", "at")}
+class Performance:
+    """One run of the play: film, die, come back, film on."""
+
+    def __init__(self, console: Console, stage: Stage, asked: Hurry) -> None:
+        self.death: Death | None = None
+        self._console = console
+        self._stage = stage
+        self._asked = asked
+        self._epochs: list[str] = []
+        self._is_camera_dead = False
+
+    def picture(self) -> Group:
+        """A blank line keeps it apart from the story above."""
+        table = live_table(self._stage, self._epochs, is_camera_dead=self._is_camera_dead)
+        return Group("", table)
+
+    def play(self, seconds: float, *, kill: bool) -> None:
+        self._epochs.append(self._stage.roll())
+        if kill:
+            half = time.monotonic() + seconds / 2
+            self._watch(lambda: time.monotonic() >= half)
+            if not self._asked:
+                self._kill(seconds / 2)
+        if not self._is_camera_dead:
+            self._watch(lambda: self._stage.camera.heard("ledger") is not None)
+
+    def _watch(self, is_over: Callable[[], bool]) -> None:
+        """Until then, or until the user asks for the end."""
+        while not self._asked and not is_over():
+            time.sleep(0.05)
+            for player in self._stage.everyone():
+                player.check_alive()
+
+    def _kill(self, seconds_left: float) -> None:
+        stage = self._stage
+        self.death = death = kill_camera(stage)
+        self._is_camera_dead = True
+        self._say(*killed_lines(death))
+        note_viewers_told(death, stage)
+        self._say(told_line(death))
+        if self._asked:
+            return
+        stage.restart_camera(seconds_left)
+        note_camera_back(death, stage)
+        self._is_camera_dead = False
+        self._epochs.append(stage.roll())
+        note_frames_again(death, stage)
+        self._say(*recovered_lines(death))
+
+    def _say(self, *lines: Any) -> None:
+        for line in lines:
+            self._console.print(line)
+
+    def ledgers(self) -> tuple[list[EpochBook], list[str]]:
+        """Ends it in good order: the camera first, and viewers when they have drained the stream."""
+        stage = self._stage
+        filmed = None
+        if not self._is_camera_dead:
+            if stage.camera.heard("ledger") is None:
+                stage.camera.tell("stop")
+            filmed = stage.camera.wait_for("ledger", TIMEOUT_S)
+        for viewer in stage.viewers:
+            viewer.tell()
+        seen = {viewer.name: viewer.wait_for("ledger", TIMEOUT_S) for viewer in stage.viewers}
+        books = []
+        if (death := self.death) is not None:
+            pages = pages_of(death.epoch, seen)
+            killed = EpochBook(
+                death.epoch,
+                death.ring.committed,
+                pages,
+                was_killed=True,
+                half_written=death.ring.half_written,
+            )
+            books.append(killed)
+        if filmed is not None:
+            epoch, counts = self._epochs[-1], ("committed", "published", "unpublished")
+            committed, published, unpublished = (filmed[count] for count in counts)
+            pages = pages_of(epoch, seen)
+            books.append(EpochBook(epoch, committed, pages, published=published, unpublished=unpublished))
+        return books, all_faults(books, seen)
+
+
+def _report(
+    console: Console, books: list[EpochBook], death: Death | None, faults: list[str], *, as_json: bool
+) -> None:
+    if as_json:
+        result = {
+            "epochs": [book.as_json() for book in books],
+            "recovery": None if death is None else death.as_json(),
+            "faults": faults,
+        }
+        json.dump(result, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return
+    console.print()
+    console.print(ledger_table(books))
+    for fault in faults:
+        console.print(f"✗ {fault}", style="bold red")
+    if not faults:
+        console.print("✓ every frame is accounted for, none was torn", style="bold green")

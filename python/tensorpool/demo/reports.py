@@ -1,4 +1,4 @@
-"""How the demo's processes speak to their director: arguments down, JSON lines up."""
+"""How the demo's processes speak to their director: arguments and words down, JSON lines up."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from .. import context
 
 _PERIOD_S = 0.25
 
@@ -29,6 +31,12 @@ class Role:
     def arguments(self) -> list[str]:
         return [f"--{name}={value}" for name, value in asdict(self).items()]
 
+    def attach(self) -> context.Context:
+        """A connection to the demo's own driver, and to no other."""
+        return context.open(
+            "driver", aeron_dir=self.aeron_dir, media_driver="external", shm_base_dir=self.base
+        )
+
 
 def role_arguments() -> Role:
     parser = argparse.ArgumentParser()
@@ -41,7 +49,7 @@ def role_arguments() -> Role:
 
 
 def was_told() -> bool:
-    """Whether the director has said another word."""
+    """Whether the director has said another word, or is gone."""
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
@@ -59,5 +67,6 @@ class Reports:
         return True
 
     def say(self, kind: str, **fields: Any) -> None:
-        sys.stdout.write(json.dumps({"kind": kind, "at": time.monotonic(), **fields}) + "\n")
+        """`at_ns` is on the clock that all processes of a machine share."""
+        sys.stdout.write(json.dumps({"kind": kind, "at_ns": time.monotonic_ns(), **fields}) + "\n")
         sys.stdout.flush()
