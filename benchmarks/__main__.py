@@ -11,14 +11,14 @@ from typing import Any
 import click
 from rich.console import Console
 
-from . import report, sbe_codecs
+from . import driver_growth, driver_restart, report, sbe_codecs
 from .dataplane import OURS, SIZES, Measured, Settings, measure
 from .library import LIBRARIES, load
 from .machine import describe
 from .role import leave
 
 _README = Path(__file__).parent.parent / "README.md"
-_SECTIONS = ("two-processes", "one-process", "codecs")
+_SECTIONS = ("two-processes", "one-process", "driver-growth", "driver-restart", "codecs")
 
 
 @click.command()
@@ -49,7 +49,8 @@ def main(
     markdown: bool,
     update_readme: bool,
 ) -> None:
-    """Latency and rate of the data plane, the cost beside a bare copy, and the codecs.
+    """Latency and rate of the data plane, the cost beside a bare copy; what a driver costs as streams and
+    leases grow, and how long its restart is felt; and the codecs.
 
     Run it on a machine that does nothing else. Only the ratios of one run mean anything elsewhere.
     """
@@ -63,11 +64,14 @@ def main(
         sizes=[name for name in SIZES if not size or name in size],
         runs=1 if quick else runs,
         patience_s=patience,
+        is_quick=quick,
         **({"warmup_s": 0.1, "latency_s": 0.4, "rate_s": 0.3} if quick else {}),
     )
     measured = Measured()
     if {"two-processes", "one-process"} & set(sections):
         measured = measure(settings, pairs="two-processes" in sections, one_process="one-process" in sections)
+    growth = driver_growth.measure(settings) if "driver-growth" in sections else driver_growth.Growth()
+    restarts = driver_restart.measure(settings) if "driver-restart" in sections else driver_restart.Restarts()
     made = report.Report(
         machine=describe(),
         versions={name: library.version() for name, library in libraries.items()},
@@ -75,9 +79,11 @@ def main(
         settings=settings,
         measured=measured,
         codecs=sbe_codecs.run(json_out=True) if "codecs" in sections else None,
+        growth=growth,
+        restarts=restarts,
     )
     _write(made, json_path, markdown=markdown, update_readme=update_readme)
-    if measured.failures:
+    if made.failures:
         raise SystemExit(1)
 
 

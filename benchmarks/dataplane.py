@@ -36,6 +36,8 @@ class Settings:
     rate_s: float = 1.0
     patience_s: float = 0.0
     """How long to wait in all for moments in which nothing else runs; disturbed measurements are repeated."""
+    is_quick: bool = False
+    """As little as shows that it works."""
 
 
 @dataclass(slots=True)
@@ -68,9 +70,13 @@ def measure(settings: Settings, *, pairs: bool, one_process: bool) -> Measured:
     deadline = time.monotonic() + settings.patience_s
 
     def take(what: Callable[[Plan], Run], library: str, size: str, into: list[Run], number: int) -> None:
-        _progress(f"run {number + 1} of {settings.runs}: {library} {size} {what.__name__}")
+        progress(f"run {number + 1} of {settings.runs}: {library} {size} {what.__name__}")
+
+        def once(directory: str) -> Run:
+            return what(_plan(settings, library, SIZES[size], directory))
+
         try:
-            into.append(_undisturbed(what, settings, library, SIZES[size], deadline))
+            into.append(undisturbed(once, deadline))
         except MeasurementFailed as error:
             measured.failures.append(f"{library} {size}: {error}")
 
@@ -82,35 +88,36 @@ def measure(settings: Settings, *, pairs: bool, one_process: bool) -> Measured:
                 turn = number % len(settings.libraries)
                 for library in settings.libraries[turn:] + settings.libraries[:turn]:
                     take(measure_pair, library, size, measured.pairs.setdefault((library, size), []), number)
-    _progress("")
+    progress("")
     return measured
 
 
-def _undisturbed(
-    what: Callable[[Plan], Run], settings: Settings, library: str, size_bytes: int, deadline: float
-) -> Run:
-    """One measurement; with patience, one that nothing else disturbed."""
+def _plan(settings: Settings, library: str, size_bytes: int, directory: str) -> Plan:
+    return Plan(
+        library=library,
+        size_bytes=size_bytes,
+        nslots=NSLOTS[size_bytes],
+        directory=directory,
+        warmup_s=settings.warmup_s,
+        latency_s=settings.latency_s,
+        rate_s=settings.rate_s,
+    )
+
+
+def undisturbed(what: Callable[[str], Run], deadline: float) -> Run:
+    """One measurement, in a directory of its own; with patience, one that nothing else disturbed."""
     for _ in range(_ATTEMPTS):
         patient = wait_until_quiet(QUIET_CORES, deadline)
         usage = Usage()
         with usage.watched(), private_directory() as directory:
-            plan = Plan(
-                library=library,
-                size_bytes=size_bytes,
-                nslots=NSLOTS[size_bytes],
-                directory=directory,
-                warmup_s=settings.warmup_s,
-                latency_s=settings.latency_s,
-                rate_s=settings.rate_s,
-            )
-            run = what(plan)
+            run = what(directory)
         run["others_cores"] = usage.others
         if usage.others < QUIET_CORES or not patient:
             break
     return run
 
 
-def _progress(text: str) -> None:
+def progress(text: str) -> None:
     """One line on stderr that replaces itself; nothing when nobody looks."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

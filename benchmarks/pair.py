@@ -32,7 +32,7 @@ class MeasurementFailed(Exception):
 def private_directory() -> Iterator[str]:
     """In shared memory, where every library puts its payloads."""
     before = set(_SHM.glob("*.zenoh"))
-    directory = tempfile.mkdtemp(prefix="tensorpool-bench-", dir=_SHM)
+    directory = tempfile.mkdtemp(prefix=f"tensorpool-bench-{os.getpid()}-", dir=_SHM)
     try:
         yield directory
     finally:
@@ -80,9 +80,21 @@ class Child:
             raise MeasurementFailed(f"{self._name} said {line!r}")
 
     def start(self, at_ns: int) -> None:
+        self._say(str(at_ns))
+
+    def ask(self) -> dict[str, Any]:
+        """How it stands with a child that answers every line."""
+        self._say("")
+        answer: dict[str, Any] = json.loads(self._line(_PATIENCE_S))
+        return answer
+
+    def _say(self, line: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{at_ns}\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise MeasurementFailed(f"{self._name} ended early") from None
 
     def result(self, within_s: float) -> dict[str, Any]:
         result: dict[str, Any] = json.loads(self._line(within_s + _PATIENCE_S))

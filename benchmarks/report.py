@@ -10,7 +10,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from . import driver_report as of_driver
 from .dataplane import NSLOTS, OURS, QUIET_CORES, SIZES, Measured, Settings
+from .driver_growth import Growth
+from .driver_restart import Restarts
 from .targets import Target, targets
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
@@ -25,6 +28,8 @@ class Report:
     settings: Settings
     measured: Measured
     codecs: dict[str, Any] | None
+    growth: Growth
+    restarts: Restarts
 
     def to_json(self) -> dict[str, Any]:
         measured = self.measured
@@ -42,25 +47,43 @@ class Report:
                 for size, runs in measured.one_process.items()
                 if runs
             ],
-            "targets": [_target_json(target) for target in targets(measured)],
+            "driver_growth": of_driver.growth_json(self.growth),
+            "driver_restart": of_driver.restart_json(self.restarts),
+            "targets": [_target_json(target) for target in targets(measured) + self.growth.targets()],
             "codecs": self.codecs,
-            "failures": measured.failures,
+            "failures": self.failures,
         }
+
+    @property
+    def failures(self) -> list[str]:
+        return self.measured.failures + self.growth.failures + self.restarts.failures
+
+    def others(self) -> float | None:
+        """The most that other processes used during any measurement, in cores."""
+        known = (part.others() for part in (self.measured, self.growth, self.restarts))
+        return max((others for others in known if others is not None), default=None)
 
     @property
     def disturbed(self) -> bool:
         """Something else ran meanwhile: neither figures nor ratios mean much."""
-        return (self.measured.others() or 0.0) >= QUIET_CORES
+        return (self.others() or 0.0) >= QUIET_CORES
 
-    def conditions(self) -> str:
-        settings, others = self.settings, self.measured.others()
-        load = "" if others is None else f", others used at most {others:.2f} cores meanwhile"
-        return (
-            f"Medians of {settings.runs} runs; a ring of 256 slots for 64 B and of 8 for the others, and as "
-            "many messages buffered where a library can be told; two processes that spin; a frame is filled "
-            "by one copy of its size and read in its first and last word; latency from before the fill, at "
-            f"1 kHz{load}."
-        )
+    def conditions(self) -> list[str]:
+        measured, others, found = self.measured, self.others(), []
+        if measured.pairs or measured.one_process:
+            found.append(
+                f"Medians of {self.settings.runs} runs; a ring of 256 slots for 64 B and of 8 for the "
+                "others, and as many messages buffered where a library can be told; two processes that spin; "
+                "a frame is filled by one copy of its size and read in its first and last word; latency from "
+                "before the fill, at 1 kHz."
+            )
+        if self.growth.runs:
+            found.append(of_driver.growth_words())
+        if self.restarts.runs:
+            found.append(of_driver.restart_words(self.restarts))
+        if others is not None:
+            found.append(f"Others used at most {others:.2f} cores meanwhile.")
+        return found
 
 
 def _medians(measured: Measured, library: str, size: str) -> dict[str, float | None]:
@@ -108,8 +131,10 @@ def single_rows(measured: Measured) -> Rows:
     return rows
 
 
-def target_rows(measured: Measured) -> Rows:
-    return [[t.what, t.goal, _text(t.ratio, ".2f"), t.verdict] for t in targets(measured)]
+def target_rows(report: Report) -> Rows:
+    found = targets(report.measured) if report.measured.pairs else []
+    found += report.growth.targets() if report.growth.runs else []
+    return [[t.what, t.goal, _text(t.ratio, ".2f"), t.verdict] for t in found]
 
 
 def codec_rows(codecs: dict[str, Any] | None) -> Rows:
@@ -125,7 +150,9 @@ def _sections(report: Report) -> Iterable[tuple[str, list[str], Rows]]:
     for title, head, rows in (
         ("Two processes", _PAIR_HEAD, pair_rows(report.measured)),
         ("One process", _SINGLE_HEAD, single_rows(report.measured)),
-        ("Targets", _TARGET_HEAD, target_rows(report.measured) if report.measured.pairs else []),
+        ("Driver with many streams", of_driver.GROWTH_HEAD, of_driver.growth_rows(report.growth)),
+        ("Driver restart", of_driver.RESTART_HEAD, of_driver.restart_rows(report.restarts)),
+        ("Targets", _TARGET_HEAD, target_rows(report)),
         ("Codecs", _CODEC_HEAD, codec_rows(report.codecs)),
     ):
         if rows:
@@ -138,7 +165,8 @@ def _sections(report: Report) -> Iterable[tuple[str, list[str], Rows]]:
 def show(report: Report, console: Console) -> None:
     console.print(", ".join(f"{key} {value}" for key, value in report.machine.items()))
     console.print(", ".join(f"{key} {value}" for key, value in report.versions.items()))
-    console.print(report.conditions(), style="dim")
+    for words in report.conditions():
+        console.print(words, style="dim")
     for title, head, rows in _sections(report):
         table = Table(title=title, title_justify="left")
         for index, name in enumerate(head):
@@ -152,7 +180,7 @@ def show(report: Report, console: Console) -> None:
         console.print(f"{library}: {how}", style="dim")
     if report.disturbed:
         console.print("disturbed: other processes ran meanwhile, so these figures mean little", style="red")
-    for failure in report.measured.failures:
+    for failure in report.failures:
         console.print(f"failed: {failure}", style="red")
 
 
@@ -160,7 +188,7 @@ def markdown(report: Report) -> str:
     parts = [
         "Measured on " + ", ".join(f"{key} {value}" for key, value in report.machine.items()) + ".",
         "Versions: " + ", ".join(f"{key} {value}" for key, value in report.versions.items()) + ".",
-        report.conditions(),
+        *report.conditions(),
     ]
     for title, head, rows in _sections(report):
         rule = ["---", *("---:" for _ in head[1:])]

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+from tests.nursery import Child, Nursery
+
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 60.0
 
@@ -41,21 +43,26 @@ class RemoteDied(Exception):
 class Remote:
     """The test's end of the pipe."""
 
-    def __init__(self, role: Callable[..., object], *args: Any, env: dict[str, str] | None = None) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "tests.remote",
-            f"{role.__module__}:{role.__qualname__}",
-            json.dumps(args),
-        ]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            env={**os.environ, **(env or {})},
-        )
+    def __init__(
+        self,
+        role: Callable[..., object],
+        *args: Any,
+        env: dict[str, str] | None = None,
+        nursery: Nursery | None = None,
+    ) -> None:
+        """In a fresh interpreter, or in one that a nursery has ready."""
+        arguments = (f"{role.__module__}:{role.__qualname__}", json.dumps(args))
+        self._process: subprocess.Popen[bytes] | Child
+        if nursery is not None:
+            self._process = nursery.start("tests.remote:main", *arguments, env=env)
+        else:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.remote", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                cwd=ROOT,
+                env={**os.environ, **(env or {})},
+            )
         self._rest = b""
 
     @property
@@ -169,6 +176,11 @@ class Background:
             raise self._error
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """The process: makes its role and does what it is told."""
     module, _, name = sys.argv[1].partition(":")
     serve(getattr(importlib.import_module(module), name)(*json.loads(sys.argv[2])))
+
+
+if __name__ == "__main__":
+    main()

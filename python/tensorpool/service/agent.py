@@ -59,7 +59,7 @@ class ServiceAgent:
         self._waiting_bytes = 0
         # Aeron may hand a new reader what was sent before it came. Whoever sent that has been told that
         # nobody answers. Between hosts the clocks differ, so it is judged on one host only.
-        self._ignore_before_ns = clock.wall_ns() if streams.channel.startswith("aeron:ipc") else None
+        self._started_ns = clock.monotonic_ns() if streams.channel.startswith("aeron:ipc") else None
         mailbox = self._mailbox
         self.counters.foreign.bind(lambda: mailbox.counters()["foreign"])
         self.counters.unreadable.bind(lambda: mailbox.counters()["unreadable"])
@@ -94,7 +94,7 @@ class ServiceAgent:
             self.counters.malformed.add()
             _log.warning("%s: a malformed event was ignored: %s", self.name, error)
             return
-        if self._ignore_before_ns is not None and event.timestamp_ns < self._ignore_before_ns:
+        if self._is_from_before(event):
             self.counters.before_start.add()
             return
         self.counters.requests.add()
@@ -102,6 +102,14 @@ class ServiceAgent:
             self._say(reply)
             # At once: the echo of a command is on record before the command runs.
             self._publish()
+
+    def _is_from_before(self, event: Event) -> bool:
+        """Older than this service. By its age: the time of day may have been set back since the start, and
+        everybody would be ignored until it is what it was."""
+        if self._started_ns is None:
+            return False
+        age_ns = self._clock.wall_ns() - event.timestamp_ns
+        return age_ns > self._clock.monotonic_ns() - self._started_ns
 
     def _say(self, event: Event) -> None:
         """Puts an event in the queue for the status stream, or says why it cannot go."""

@@ -158,12 +158,11 @@ class ServiceClient:
             self._next_id += 1
             request = Event(self.tag, key, value, self._next_id, self._trace_id)
             self._expected[request.correlation_id] = []
-        message, heard = request.encode(self._clock), False
-        again_at = self._now()
+        again_at, heard = self._now(), False
         try:
             while (now := self._now()) < deadline:
                 if not heard and now >= again_at:
-                    self._send(message, key, deadline)
+                    self._send(request, deadline)
                     again_at = now + _RESEND_S
                 for event in self._collect(request.correlation_id, deadline - now):
                     if event.key == key + ERROR:
@@ -178,14 +177,15 @@ class ServiceClient:
             raise ServiceTimeout(f"{self.tag} accepted {key} and is not done within {limit} s")
         raise self._no_answer(key, limit)
 
-    def _send(self, message: bytes, key: str, deadline: float) -> None:
-        while (outcome := self._control.offer(message)) != "sent":
+    def _send(self, request: Event, deadline: float) -> None:
+        # Stamped each time: a service that has started since takes nothing that is older than itself.
+        while (outcome := self._control.offer(request.encode(self._clock))) != "sent":
             if outcome == "closed":
                 raise ClosedError("this client, or its context, is closed")
             if self._now() >= deadline:
                 if outcome == "not_connected":
                     raise self._nobody()
-                raise ServiceTimeout(f"the control stream did not take {key} in time ({outcome})")
+                raise ServiceTimeout(f"the control stream did not take {request.key} in time ({outcome})")
             self._clock.sleep(0.001)
 
     def _collect(self, correlation_id: int, timeout: float) -> list[Event]:
