@@ -68,7 +68,8 @@ class Child:
 class Nursery:
     """The test's end."""
 
-    def __init__(self, *modules: str) -> None:
+    def __init__(self, *modules: str, env: dict[str, str] | None = None) -> None:
+        """`env`: what the dynamic linker has to find, say; each child has an environment of its own."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, "-m", "tests.nursery", str(theirs.fileno()), *PRELOADED, *modules]
@@ -77,7 +78,7 @@ class Nursery:
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **(env or {})},
             )
 
     def ask(self, request: dict[str, Any], descriptors: list[int] | None = None) -> int:

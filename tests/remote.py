@@ -129,9 +129,11 @@ class Remote:
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
-        if exc_type is not None and self.alive:
+        if self.alive:
+            # A test that failed may have left it stopped.
             self.go_on()
-            self.kill()
+            if exc_type is not None:
+                self.kill()
         self.end()
 
 
@@ -169,11 +171,15 @@ class Background:
     def running(self) -> bool:
         return self._thread.is_alive()
 
+    def check(self) -> None:
+        """Raises what the loop has died of, if it has."""
+        if self._error is not None:
+            raise self._error
+
     def stop(self) -> None:
         self._stop.set()
         self._thread.join(PATIENCE)
-        if self._error is not None:
-            raise self._error
+        self.check()
 
 
 def main() -> None:

@@ -70,8 +70,8 @@ pub(crate) struct Reading {
     pub(crate) refused: Option<Refused>,
     /// The refusal that was told already, so that it is told once.
     pub(crate) told: Option<(u64, &'static str)>,
-    /// The epoch whose regions were not there when it was announced.
-    pub(crate) missing: Option<u64>,
+    /// The epoch whose regions were not there, and when that was seen first.
+    pub(crate) missing: Option<(u64, u64)>,
     /// Announces of lower epochs are history: the producer whose they were is gone.
     pub(crate) lowest_epoch: u64,
     /// Who writes the mapped epoch, once an announce has said so.

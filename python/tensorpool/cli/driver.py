@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -120,6 +121,7 @@ def run(config: Config) -> None:
                 embedded=False,
             )
 
+        _allow_many_files()
         run_role("driver", config, make_agent)
 
 
@@ -276,6 +278,13 @@ def stop(to: Connection, instance: str | None, token: str | None, reason: str) -
         click.echo(json.dumps(told))
     else:
         click.echo(f"driver stopped, process {told['pid']}; {told['leases']} leases ended")
+
+
+def _allow_many_files() -> None:
+    """Two descriptors a stream: the usual soft limit would end it at five hundred."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _counted(value: int | dict[str, int]) -> str:

@@ -109,7 +109,7 @@ def test_a_producer_that_cannot_use_its_regions_asks_again_with_pauses(
         prefault=False,
     )
     began = time.monotonic()
-    wait_until(lambda: producer.lease()["refused"] >= 3)
+    wait_until(lambda: (producer.lease() or {})["refused"] >= 3)
     producer.close()
     # The pauses are half a second at least, and longer after each refusal.
     assert time.monotonic() - began > 1.0
@@ -132,7 +132,7 @@ def test_files_that_take_longer_to_make_than_an_answer_may_take_are_waited_for(
     ctx = open_context()
     with ctx.producer(free_stream_id) as producer:
         assert producer.attached
-        assert producer.lease()["granted"] == 1
+        assert (producer.lease() or {})["granted"] == 1
     with ctx.service("driver") as driver:
         assert driver.call("status")["counters"]["expired"] == 0
 

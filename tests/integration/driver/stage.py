@@ -93,6 +93,7 @@ def conductor_words(aeron_dir: str, announces: int, base: Path) -> dict[str, Any
         "aeron_dir": aeron_dir,
         "media_driver_lock": str(embed_lock_path(aeron_dir)),
         "embed": False,
+        "dir_mode": 0o700,
         "driver_timeout_ms": 10_000,
         "announce_channel": "aeron:ipc",
         "announce_stream_id": announces,

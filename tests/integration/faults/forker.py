@@ -219,8 +219,9 @@ class Forker:
 
     def lease_anew(self) -> int:
         """The id of a lease of the child's own, which is not given back."""
-        context = tp.open(**self.options)
-        lease = context.consumer(self.stream_id).lease()
+        self.context = tp.open(**self.options)
+        self.consumer = self.context.consumer(self.stream_id)
+        lease = self.consumer.lease()
         assert lease is not None
         return int(lease["lease_id"])
 

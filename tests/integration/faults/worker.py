@@ -99,7 +99,13 @@ class Worker:
                 while (left := began + turn / per_second - time.monotonic()) > 0:
                     time.sleep(left if left > 0.0005 else 0)
 
+    def check(self, what: str) -> None:
+        """Raises what the background work has died of, if it has: nobody waits for it in vain."""
+        if what in self.background:
+            self.background[what].check()
+
     def offering(self) -> dict[str, Any]:
+        self.check("offer")
         return {"outcomes": self.outcomes, "last": self.last_outcome, "longest_gap_s": self.longest_gap_s}
 
     def stop_offering(self) -> dict[str, Any]:
@@ -145,6 +151,7 @@ class Worker:
         return sum(count for _, _, count in self.received.values())
 
     def receiving(self) -> dict[str, Any]:
+        self.check("receive")
         return {"received": self.received, "wrong": self.wrong}
 
     def stop_receiving(self) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from typing import Any, Self
 
 import tensorpool as tp
 from tests.integration.place import Place, newest_epoch
-from tests.nursery import Child, Nursery
+from tests.nursery import Nursery
 from tests.remote import PATIENCE, Remote, RemoteError
 
 from .member import Member, ask
@@ -68,17 +67,8 @@ class Service:
         arguments = ["driver", "run", "--config", str(fleet.config), "--ready-file", str(self._ready)]
         arguments += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         self.log = self._ready.with_suffix(".log")
-        self._process: subprocess.Popen[bytes] | Child
         with self.log.open("wb") as log:
-            if fleet.env:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "tensorpool", *arguments],
-                    env={**os.environ, **fleet.env},
-                    stdout=log,
-                    stderr=log,
-                )
-            else:
-                self._process = fleet.nursery.start("tensorpool.cli:main", *arguments, pipes=False, log=log)
+            self._process = fleet.nursery.start("tensorpool.cli:main", *arguments, pipes=False, log=log)
 
     @property
     def pid(self) -> int:
@@ -106,6 +96,8 @@ class Service:
     def end(self) -> int:
         """SIGTERM, and the status it ended with."""
         self._process.terminate()
+        # A test that failed may have left it stopped.
+        self.go_on()
         return self._process.wait(PATIENCE)
 
     def __enter__(self) -> Self:
@@ -129,8 +121,8 @@ class Fleet(Place):
     config: Path
     wait_until: Callable[..., Any] = field(repr=False)
     nursery: Nursery = field(repr=False)
-    env: dict[str, str] = field(default_factory=dict)
-    """What the processes that start from now on find in their environment from their first moment on."""
+    is_elsewhere: bool = False
+    """The processes do not live in the same world as the test, which so cannot join them."""
     _admin: tp.Context | Remote | None = None
 
     @property
@@ -147,10 +139,12 @@ class Fleet(Place):
         return self.start(Member)
 
     def start(self, role: Callable[..., object], *args: Any, env: dict[str, str] | None = None) -> Remote:
-        """A process with that role, from the nursery unless it has an environment to begin with."""
-        nursery = None if self.env else self.nursery
-        found = {**self.env, **(env or {})}
-        return self._stack.enter_context(Remote(role, *args, env=found, nursery=nursery))
+        """A process with that role."""
+        return self._stack.enter_context(Remote(role, *args, env=env, nursery=self.nursery))
+
+    def close(self) -> None:
+        """Ends all processes, the last first."""
+        self._stack.close()
 
     def configure(self, times: Times, driver: str = "") -> None:
         """For the processes that start from now on."""
@@ -206,9 +200,11 @@ class Fleet(Place):
 
     def _ask(self, command: str, arguments: dict[str, Any]) -> Any:
         if self._admin is None:
-            # In the test's own process, unless the others live in a world of their own.
             alone = {**self.options, "mode": "standalone"}
-            self._admin = self.worker(**alone) if self.env else self._stack.enter_context(tp.open(**alone))
+            if self.is_elsewhere:
+                self._admin = self.worker(**alone)
+            else:
+                self._admin = self._stack.enter_context(tp.open(**alone))
         if isinstance(self._admin, Remote):
             return self._admin.call("ask", command=command, arguments=arguments)
         return ask(self._admin, command, arguments)
@@ -230,42 +226,45 @@ class Fleet(Place):
 
     # --- what has to be true
 
-    def settled(self, producer: Remote | None, consumers: Sequence[Remote]) -> int:
-        """Waits until driver and clients agree: exactly the leases of these processes, one epoch, its
-        directory and no other. Gives the epoch."""
+    def agreed(self, producer: Remote | None, consumers: Sequence[Remote], *, files: bool = False) -> int:
+        """Waits until driver and clients agree: exactly the leases of these processes, and one epoch; with
+        `files` its directory and no other. Gives the epoch."""
+        members = [one for one in (producer, *consumers) if one is not None]
+        last: tuple[Any, ...] = ()
 
-        def disagreement() -> Any:
-            members = [one for one in (producer, *consumers) if one is not None]
+        def agree() -> bool:
+            nonlocal last
             own = sorted(lease for one in members for lease in one.call("leases"))
             rows, stream = self.leases(), self.stream()
             epoch = int(stream["epoch"] or 0)
             writes = producer.call("producer_epoch") if producer else epoch
             maps = {one.call("mapped") for one in consumers}
-            agree = (
+            there = self.epochs()
+            last = (own, rows, stream, writes, maps, there)
+            return (
                 len(own) == len(members)
                 and own == sorted(int(row["lease_id"]) for row in rows)
                 and sum(row["role"] == "producer" for row in rows) == (producer is not None)
                 and writes == epoch
                 and maps <= {epoch}
-                and self.epochs() == {epoch}
+                and (there == {epoch} if files else epoch in there)
             )
-            return None if agree else (own, rows, stream, writes, maps, self.epochs())
-
-        last: list[Any] = [None]
-
-        def agreed() -> bool:
-            last[0] = disagreement()
-            return last[0] is None
 
         try:
-            self.wait_until(agreed, timeout=PATIENCE)
+            self.until(agree)
         except BaseException:
-            sys.stderr.write(f"not settled: {last[0]}\n")
+            sys.stderr.write(f"no agreement: {last}\n")
             raise
-        return int(self.stream()["epoch"])
+        return int(last[2]["epoch"])
 
-    def accounts(self, producer: Remote, consumers: Sequence[Remote]) -> None:
-        """The ledgers of both sides add up, and to the same end. Nothing is offered or received after it."""
+    def settled(self, producer: Remote | None, consumers: Sequence[Remote]) -> int:
+        """The same when everything old is gone too, which takes a lease's grace."""
+        return self.agreed(producer, consumers, files=True)
+
+    def accounts(self, producer: Remote, consumers: Sequence[Remote], *, files: bool = True) -> None:
+        """All is well in the end: leases and files are those of these processes, and the ledgers of both
+        sides add up, to the same end. Nothing is offered or received after it."""
+        self.agreed(producer, consumers, files=files)
         producer.call("stop_offering")
 
         def is_heard() -> bool:

@@ -40,7 +40,7 @@ def test_of_two_producers_that_race_one_wins_and_the_other_is_told_why(fleet: Fl
         assert loser.call("leases") == []
         winner.call("offer_always", per_second=500)
         epoch = fleet.flow(consumer, after=epoch)
-        assert fleet.settled(winner, [consumer]) == epoch
+        assert fleet.agreed(winner, [consumer]) == epoch
         winner.call("stop_offering")
         assert winner.call("producer_ledger")["balanced"]
         winner.call("close_producer")
@@ -59,7 +59,7 @@ def crowd(fleet: Fleet, count: int) -> Remote:
 @pytest.mark.requirement("driver-4.1-1", "driver-4.8-1", "driver-4.8-3")
 def test_a_hundred_consumers_of_one_stream_come_and_die(fleet: Fleet, processes: int, each: int) -> None:
     # A hundred at once take their time on a busy machine.
-    fleet.configure(Times(keepalive=0.2, grace=5, announce=0.5))
+    fleet.configure(Times(keepalive=0.1, grace=6, announce=0.5))
     fleet.driver()
     fleet.service()
     producer = fleet.worker()
@@ -105,7 +105,7 @@ def test_a_consumer_that_never_polls_keeps_its_lease_and_stalls_nobody(fleet: Fl
     for _ in range(ROUNDS):
         fleet.until(lambda goal: published() > goal, published() + DESCRIPTORS_UNTIL_REST)
         fleet.flow(awake)
-        fleet.settled(producer, [awake, sleeper])
+        fleet.agreed(producer, [awake, sleeper])
     assert sleeper.call("leases") == [lease_id]
     sleeper.call("receive_always")
     fleet.flow(sleeper)

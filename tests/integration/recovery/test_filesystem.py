@@ -11,7 +11,7 @@ import pytest
 
 from tests.remote import Remote, RemoteError
 
-from .fleet import ROUNDS, Fleet, Times
+from .fleet import ROUNDS, Fleet
 
 Mount = Callable[..., None]
 
@@ -80,7 +80,6 @@ def test_a_full_filesystem_is_a_reason_and_leaves_nothing_half_made(
         worker.call("close_producer")
         # The others were not even touched.
         assert fleet.flow(consumer) == epoch
-    fleet.settled(producer, [consumer])
     fleet.accounts(producer, [consumer])
 
 
@@ -100,6 +99,7 @@ def test_a_producer_that_finds_no_room_comes_back_by_itself_when_there_is_some(
         assert producer.call("offer") == "detached"
         filler.free()
         assert fleet.flow(consumer, after=epoch) > epoch
+        # Until the old memory is gone too: it would make room in the next round.
         fleet.settled(producer, [consumer])
     fleet.accounts(producer, [consumer])
     story = producer.call("events")
@@ -121,12 +121,11 @@ def test_a_base_directory_that_is_not_writable_is_a_reason(fleet: Fleet, mount: 
         else:
             fleet.base.chmod(0o700 if writing else 0o500)
 
-    fleet.configure(Times(), driver='release_idle = "100ms"')
     fleet.driver()
-    service = fleet.service()
     worker = fleet.worker()
     for _ in range(ROUNDS):
         allow(False)
+        service = fleet.service()
         text = refused(worker, fleet.stream_id)
         assert text.startswith(f"stream {fleet.stream_id}: INTERNAL_ERROR: ")
         assert "Read-only file system" in text or "Permission denied" in text
@@ -134,9 +133,10 @@ def test_a_base_directory_that_is_not_writable_is_a_reason(fleet: Fleet, mount: 
         allow(True)
         assert worker.call("produce", stream_id=fleet.stream_id) > 0
         worker.call("close_producer")
-        fleet.until(lambda: list(fleet.base.iterdir()) == [])
-    assert fleet.ask("status")["leases"] == 0
-    assert service.alive
+        fleet.until(lambda: fleet.ask("status")["leases"] == 0)
+        # It would not be made read-only while there are files in it.
+        assert service.end() == 0
+        assert list(fleet.base.iterdir()) == []
 
 
 @pytest.mark.requirement("driver-4.6-1", "driver-4.12-4")
@@ -156,5 +156,5 @@ def test_a_base_directory_that_was_removed_is_a_reason_until_it_is_back(fleet: F
         assert producer.call("offer") == "detached"
         fleet.base.mkdir(mode=0o700)
         assert fleet.flow(consumer, after=epoch) > epoch
-        fleet.settled(producer, [consumer])
+        fleet.agreed(producer, [consumer])
     fleet.accounts(producer, [consumer])

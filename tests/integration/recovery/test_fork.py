@@ -14,7 +14,7 @@ from tests.remote import Remote
 from .fleet import ROUNDS, Fleet, Times
 
 # A lease that outlasts every deadline: what ends sooner ended for another reason.
-FOREVER = Times(keepalive=1.0, grace=600)
+FOREVER = Times(keepalive=0.1, grace=1000)
 
 
 def forker(fleet: Fleet, **options: Any) -> Remote:

@@ -58,7 +58,6 @@ def test_leases_that_nobody_keeps_alive_and_streams_that_nobody_uses_are_gone_so
     fleet.until(lambda: fleet.ask("status")["counters"]["streams"] == 1)
     pattern, left = "tensorpool-*/default/*", [str(fleet.stream_id)]
     fleet.until(lambda: [path.name for path in fleet.base.glob(pattern)] == left)
-    fleet.settled(producer, [consumer])
     fleet.accounts(producer, [consumer])
 
 
@@ -78,7 +77,7 @@ def test_a_flood_of_garbage_is_survived_and_over_when_it_is_over(fleet: Fleet) -
         assert fleet.ask("status")["leases"] >= 1
         other.call("stop")
         fleet.receives(consumer, late)
-        fleet.settled(producer, [consumer, late])
+        fleet.agreed(producer, [consumer, late])
         fleet.untorn([consumer, late])
         late.call("stop_receiving")
         late.call("close_consumer")

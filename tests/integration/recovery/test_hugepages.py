@@ -83,11 +83,17 @@ def test_without_huge_pages_who_requires_them_is_refused_and_nothing_is_made(fle
     fleet.driver()
     fleet.service()
     worker = fleet.worker()
+    with pytest.raises(RemoteError, match=r"AttachError: .*REJECTED: .*not on hugetlbfs"):
+        worker.call("produce", stream_id=fleet.stream_id)
     for _ in range(ROUNDS):
-        with pytest.raises(RemoteError, match=r"AttachError: .*REJECTED: .*not on hugetlbfs"):
-            worker.call("produce", stream_id=fleet.stream_id)
+        # A consumer is told, and goes on asking: files may come.
+        worker.call("consume", stream_id=fleet.stream_id)
+        refusal = worker.call("lease", of="consumer")
+        assert refusal["code"] == "REJECTED"
+        assert "not on hugetlbfs" in refusal["message"]
         assert fleet.epochs() == set()
         assert fleet.leases() == []
+        worker.call("close_consumer")
 
 
 @pytest.mark.requirement("driver-4.3-5", "driver-4.2-6")
@@ -105,7 +111,6 @@ def test_a_request_for_huge_pages_is_rejected_where_the_stream_has_none(fleet: F
             yes = asker.attach(require_hugepages=False)
             assert (yes.code, yes.epoch) == (ResponseCode.OK, epoch)
         asker.close()
-    fleet.settled(producer, [consumer])
     fleet.accounts(producer, [consumer])
 
 
@@ -128,7 +133,7 @@ def test_on_huge_pages_producers_come_and_go_as_everywhere(
         else:
             fleet.ask("revoke", stream_id=fleet.stream_id)
         epoch = fleet.flow(consumer, after=epoch)
-        assert fleet.settled(producer, [consumer]) == epoch
+        assert fleet.agreed(producer, [consumer]) == epoch
     with tp.open(**{**fleet.options, "mode": "standalone"}) as context:
         asker = Asker(fleet, context)
         assert asker.attach(require_hugepages=True).code is ResponseCode.OK

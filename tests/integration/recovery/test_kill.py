@@ -32,7 +32,6 @@ def test_a_killed_producer_is_replaced_by_the_next(fleet: Fleet) -> None:
         producer.kill()
     producer = fleet.streaming(spare)
     fleet.flow(consumer, after=epoch)
-    fleet.settled(producer, [consumer])
     fleet.accounts(producer, [consumer])
 
 
@@ -48,7 +47,7 @@ def test_a_killed_consumer_loses_its_lease_and_disturbs_nobody(fleet: Fleet) -> 
         leaves.kill()
         leaves, spare = fleet.consumer(spare), fleet.process()
         fleet.flow(stays, leaves)
-        fleet.settled(producer, [stays, leaves])
+        fleet.agreed(producer, [stays, leaves])
     assert fleet.flow(stays, leaves) == epoch, "a consumer's end is no reason for a new epoch"
     fleet.accounts(producer, [stays, leaves])
 
@@ -69,7 +68,7 @@ def test_a_killed_driver_is_attached_to_again_when_it_is_back(fleet: Fleet) -> N
             fleet.until(lambda: consumer.call("mapped") is None)
         service = fleet.service()
         assert fleet.flow(consumer, after=epoch) > epoch
-        fleet.settled(producer, [consumer])
+        fleet.agreed(producer, [consumer])
         assert leases.isdisjoint([*producer.call("leases"), *consumer.call("leases")])
     fleet.accounts(producer, [consumer])
     assert producer.call("producer_ledger")["dropped"]["detached"] > 0
@@ -79,7 +78,7 @@ def test_a_killed_driver_is_attached_to_again_when_it_is_back(fleet: Fleet) -> N
 def test_what_was_asked_of_a_driver_that_is_dead_is_not_granted_by_the_next(fleet: Fleet) -> None:
     """Aeron keeps what the dead one has not read, and hands it to the next. A lease for somebody who is gone
     would keep the producer out that is there, here for ever."""
-    fleet.configure(Times(keepalive=1, grace=600, announce=0.1))
+    fleet.configure(Times(keepalive=0.1, grace=1000))
     fleet.driver()
     service = fleet.service()
     consumer, ghost = fleet.consumer(), fleet.start(Vandal, fleet.options)
@@ -90,17 +89,18 @@ def test_what_was_asked_of_a_driver_that_is_dead_is_not_granted_by_the_next(flee
         service = fleet.service()
         producer = fleet.streaming()
         fleet.flow(consumer)
-        fleet.settled(producer, [consumer])
+        fleet.agreed(producer, [consumer])
         producer.kill()
     producer = fleet.streaming()
     fleet.flow(consumer)
-    fleet.accounts(producer, [consumer])
+    # The last killed one's memory stays for the grace, which is for ever here.
+    fleet.accounts(producer, [consumer], files=False)
 
 
 @pytest.mark.requirement("driver-4.4-7", "driver-10-1")
 def test_a_killed_media_driver_is_found_again_by_the_driver_and_all_clients(fleet: Fleet) -> None:
     media_driver, spare = fleet.driver(), fleet.process()
-    fleet.service()
+    service = fleet.service()
     consumer, producer = fleet.consumer(), fleet.streaming()
     for _ in range(ROUNDS):
         epoch = fleet.flow(consumer)
@@ -109,8 +109,10 @@ def test_a_killed_media_driver_is_found_again_by_the_driver_and_all_clients(flee
         media_driver, spare = spare, fleet.process()
         media_driver.call("launch", aeron_dir=str(fleet.aeron_dir))
         assert fleet.flow(consumer, after=epoch) > epoch
-        fleet.settled(producer, [consumer])
+        fleet.agreed(producer, [consumer])
     fleet.accounts(producer, [consumer])
+    # Before its media driver, or it would try for a while to say goodbye.
+    service.end()
 
 
 @pytest.mark.requirement("driver-2.1-1", "driver-10-1", "driver-10-2")
@@ -135,6 +137,6 @@ def test_when_the_embedding_process_is_killed_another_embeds_and_all_go_on(fleet
             consumers.append(fleet.consumer(spare, **both))
         spare = fleet.process()
         assert fleet.flow(*consumers, after=epoch) > epoch
-        fleet.settled(producer, consumers)
+        fleet.agreed(producer, consumers)
         embedder.kill()
     fleet.accounts(producer, consumers)

@@ -49,10 +49,9 @@ def test_a_consumer_paused_for_longer_than_the_grace_attaches_again(fleet: Fleet
         consumer.stop()
         fleet.gone(lease_id)
         consumer.go_on()
-        fleet.settled(producer, [consumer])
+        fleet.agreed(producer, [consumer])
         assert consumer.call("leases") != [lease_id]
         fleet.receives(consumer)
-        fleet.settled(producer, [consumer])
     fleet.accounts(producer, [consumer])
 
 
@@ -85,7 +84,7 @@ def test_a_producer_paused_for_longer_than_the_grace_wakes_up_harmless_and_waits
         assert other.call("producer_ledger")["balanced"]
         other.call("close_producer")
         fleet.flow(consumer, after=second)
-        fleet.settled(sleeper, [consumer])
+        fleet.agreed(sleeper, [consumer])
         fleet.untorn([consumer])
     fleet.accounts(sleeper, [consumer])
 
@@ -124,5 +123,5 @@ def test_a_driver_stalled_for_long_is_given_up_and_found_again(fleet: Fleet) -> 
         fleet.until(lambda: consumer.call("mapped") is None)
         service.go_on()
         fleet.flow(consumer, after=epoch)
-        fleet.settled(producer, [consumer])
+        fleet.agreed(producer, [consumer])
     fleet.accounts(producer, [consumer])

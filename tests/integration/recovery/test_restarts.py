@@ -9,7 +9,7 @@ import pytest
 
 from .fleet import LONG, Fleet
 
-RESTARTS = 1000 if LONG else 100
+RESTARTS = 1000 if LONG else 60
 MEBIBYTE = 1 << 20
 # The first ones fill caches and pools of the allocator.
 WARM_UP = RESTARTS // 4

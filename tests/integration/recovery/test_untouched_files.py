@@ -79,7 +79,7 @@ def test_a_traced_client_changes_no_file(fleet: Fleet, tmp_path: Path, role: str
         service.end()
         service = fleet.service()
         fleet.flow(consumer, after=epoch)
-        fleet.settled(producer, [consumer])
+        fleet.agreed(producer, [consumer])
         fleet.accounts(producer, [consumer])
     assert touches(fleet, log) == []
 
@@ -142,7 +142,7 @@ def test_another_user_who_may_change_nothing_produces_and_consumes(fleet: Fleet)
             assert set(producer.call("attempt", directory=str(directory))) == {"PermissionError"}
             fleet.ask("revoke", stream_id=fleet.stream_id)
             fleet.flow(consumer, after=epoch)
-            fleet.settled(producer, [consumer])
+            fleet.agreed(producer, [consumer])
         fleet.accounts(producer, [consumer])
         fleet.base.chmod(0o700)
-        fleet._stack.close()
+        fleet.close()

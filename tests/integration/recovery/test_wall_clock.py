@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from tensorpool.driver import read_holder
+from tests.nursery import Nursery
 
 from .fleet import ROUNDS, Fleet
+from .member import Member
 
 SECOND_NS = 1_000_000_000
 YEAR_S = 365 * 86_400
@@ -23,13 +25,12 @@ STEPS_S = (-3600, 7200, -5 * YEAR_S, 20 * YEAR_S, -30 * YEAR_S, 1, -1)
 
 
 @pytest.fixture
-def step(fleet: Fleet, tmp_path: Path) -> Callable[[float], None]:
-    """Sets the time of day of all processes that start from now on, and of those while they run."""
+def step(fleet: Fleet, tmp_path: Path) -> Iterator[Callable[[float], None]]:
+    """Sets the time of day of all processes of this test, now and while they run."""
     library, offset = tmp_path / "libstepped_clock.so", tmp_path / "offset"
     source = Path(__file__).with_name("stepped_clock.c")
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
     offset.write_bytes(bytes(8))
-    fleet.env |= {"LD_PRELOAD": str(library), "STEPPED_CLOCK": str(offset)}
 
     def by(seconds: float) -> None:
         with offset.open("r+b") as file:
@@ -37,7 +38,11 @@ def step(fleet: Fleet, tmp_path: Path) -> Callable[[float], None]:
             file.seek(0)
             file.write(struct.pack("<q", now + int(seconds * SECOND_NS)))
 
-    return by
+    elsewhere = {"LD_PRELOAD": str(library), "STEPPED_CLOCK": str(offset)}
+    with Nursery(Member.__module__, env=elsewhere) as fleet.nursery:
+        fleet.is_elsewhere = True
+        yield by
+        fleet.close()
 
 
 @pytest.mark.requirement("driver-6-1", "driver-10-2")
@@ -57,13 +62,13 @@ def test_epochs_grow_across_steps_of_the_clock_and_leases_outlive_them(
             # A few keepalives later nothing has happened to anybody.
             fleet.until(lambda: fleet.ask("status")["counters"]["keepalives"] > known + 6)  # noqa: B023
             assert [member.call("story") for member in (producer, consumer)] == stories
-            assert fleet.settled(producer, [consumer]) == epoch
+            assert fleet.agreed(producer, [consumer]) == epoch
         else:
             # Aeron judges its clients by the time of day, and gives all of them up. They come back.
             epoch = fleet.flow(consumer, after=epoch)
         fleet.ask("revoke", stream_id=fleet.stream_id)
         epoch = fleet.flow(consumer, after=epoch)
-        fleet.settled(producer, [consumer])
+        fleet.agreed(producer, [consumer])
         # A driver that starts in the other time has only the mark to grow from.
         if turn % 2:
             service.kill()
@@ -71,7 +76,7 @@ def test_epochs_grow_across_steps_of_the_clock_and_leases_outlive_them(
             service.end()
         service = fleet.service()
         epoch = fleet.flow(consumer, after=epoch)
-        assert fleet.settled(producer, [consumer]) == epoch
+        assert fleet.agreed(producer, [consumer]) == epoch
         holder = read_holder(fleet.base, fleet.namespace)
         assert holder is not None
         years.add(datetime.fromisoformat(holder.started).year)

@@ -8,6 +8,7 @@ use tensorpool_core::driver_messages::Heard;
 use tensorpool_core::mapping::{Action, Held, Ignored};
 use tensorpool_core::region::Access;
 use tensorpool_core::ring::Mapping;
+use tensorpool_core::time::monotonic_ns;
 
 use super::{Consumer, Refused};
 use crate::aeron::{AeronError, Client};
@@ -37,12 +38,22 @@ impl Consumer {
         std::mem::replace(&mut state.mapping, mapping)
     }
 
-    fn refuse(&self, refused: Refused, tick: &Tick<'_>) {
+    /// `said_ns`: when the owner spoke of these regions.
+    fn refuse(&self, refused: Refused, said_ns: u64, tick: &Tick<'_>) {
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state.lock_first();
-        // An owner that has just left is no fault. One that goes on announcing what is not there is.
-        let is_gone =
-            refused.reason == "missing" && state.missing.replace(refused.epoch) != Some(refused.epoch);
+        // An owner that has just left is no fault, nor is a driver that has given the regions to a producer
+        // under a further epoch. One that goes on announcing what is not there is.
+        let may_be_gone = refused.reason == "missing" || (refused.reason == "epoch" && self.lease.is_some());
+        let is_gone = may_be_gone
+            && match state.missing {
+                Some((epoch, since_ns)) if epoch == refused.epoch => said_ns <= since_ns,
+                _ => {
+                    // Not the round's own time: what was said since it began is as old as this look.
+                    state.missing = Some((refused.epoch, monotonic_ns()));
+                    true
+                }
+            };
         if is_gone {
             return;
         }
@@ -225,7 +236,7 @@ impl Consumer {
             Err(e) => {
                 let refused =
                     Refused { epoch, reason: e.reason(), uri: e.uri.clone(), message: e.to_string() };
-                return self.refuse(refused, tick);
+                return self.refuse(refused, announce.timestamp_ns, tick);
             }
         };
         if !self.state.lock_first().judge.is_fresh(mapping.activity_ns(), tick.now.monotonic_ns) {
