@@ -23,7 +23,7 @@ _EPILOG = """
 Examples:
   tensorpool recording info DIR
   tensorpool recording verify DIR
-  tensorpool recording cut DIR PART --stream 10000 --from 2026-01-31T12:00:00Z --to 2026-01-31T12:05:00Z
+  tensorpool recording cut DIR PART --stream 10000 --from 2026-01-31T12:00:00Z
   tensorpool recording export DIR frames.npy --stream 10000
 """
 _INFO = """
@@ -46,8 +46,8 @@ Examples:
 _CUT = """
 \b
 Examples:
-  tensorpool recording cut DIR PART --stream 10000 --first-seq 1000 --last-seq 1999
-  tensorpool recording cut DIR PART --from 2026-01-31T12:00:00Z --to 2026-01-31T12:05:00Z
+  tensorpool recording cut DIR PART --first-seq 1000 --last-seq 1999
+  tensorpool recording cut DIR PART --to 2026-01-31T12:05:00Z
 """
 _MERGE = """
 \b
@@ -58,7 +58,7 @@ _EXPORT = """
 \b
 Examples:
   tensorpool recording export DIR frames.npy --stream 10000
-  tensorpool recording export DIR frames.zarr --stream 10000 --first-seq 0 --last-seq 999
+  tensorpool recording export DIR frames.zarr --stream 10000 --last-seq 999
   tensorpool recording export DIR all.mcap
 """
 

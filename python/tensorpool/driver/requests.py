@@ -7,7 +7,8 @@ out in that.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from functools import cache
+from typing import Final, NamedTuple, TypeAlias
 
 from ..errors import CodecError
 from ..sbe import decode, read_correlation_id, read_header
@@ -32,17 +33,42 @@ from ..shm import EpochFiles
 from .leases import Lease, Refusal
 from .plan import HEADER_SLOT_BYTES, LAYOUT_VERSION, StreamPlan
 
-_SCHEMA_ID: Final = ShmAttachRequest.layout().schema_id
-_ATTACH, _DETACH, _KEEPALIVE, _SHUTDOWN = (
-    kind.layout().template_id
-    for kind in (ShmAttachRequest, ShmDetachRequest, ShmLeaseKeepalive, ShmDriverShutdownRequest)
-)
+_REQUESTS: Final = (ShmAttachRequest, ShmDetachRequest, ShmLeaseKeepalive, ShmDriverShutdownRequest)
 # What a driver says itself comes back to it on the shared stream.
-_OWN: Final = frozenset(
-    kind.layout().template_id
-    for kind in (ShmAttachResponse, ShmDetachResponse, ShmDriverShutdown, ShmLeaseRevoked)
-)
-_R2_BLOCK: Final = ShmAttachRequestR2.layout().block_length
+_OWN: Final = (ShmAttachResponse, ShmDetachResponse, ShmDriverShutdown, ShmLeaseRevoked)
+
+
+class _Ids(NamedTuple):
+    """The schema's numbers."""
+
+    schema_id: int
+    attach: int
+    detach: int
+    keepalive: int
+    shutdown: int
+    own: frozenset[int]
+    r2_block: int
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return (self.attach, self.detach, self.keepalive, self.shutdown)
+
+
+@cache
+def _ids() -> _Ids:
+    """Read from the schema when first needed: every start of a command imports this module."""
+    attach, detach, keepalive, shutdown = (kind.layout().template_id for kind in _REQUESTS)
+    return _Ids(
+        schema_id=ShmAttachRequest.layout().schema_id,
+        attach=attach,
+        detach=detach,
+        keepalive=keepalive,
+        shutdown=shutdown,
+        own=frozenset(kind.layout().template_id for kind in _OWN),
+        r2_block=ShmAttachRequestR2.layout().block_length,
+    )
+
+
 _HEADER_BYTES: Final = 8
 # Values that a later revision may well add: not malformed, only unknown here.
 _FEATURES: Final = frozenset({"publish_mode", "hugepages_policy"})
@@ -89,9 +115,10 @@ def read_request(message: bytes) -> Request | None:
     if len(message) < _HEADER_BYTES:
         return Unusable("short")
     header = read_header(message)
-    if header.schema_id != _SCHEMA_ID or header.template_id in _OWN:
+    ids = _ids()
+    if header.schema_id != ids.schema_id or header.template_id in ids.own:
         return None
-    if header.template_id not in (_ATTACH, _DETACH, _KEEPALIVE, _SHUTDOWN):
+    if header.template_id not in ids.requests:
         return Unusable("template")
     try:
         found = decode(message)
@@ -139,17 +166,17 @@ def _unusable(header: MessageHeader, message: bytes, error: CodecError) -> Unusa
     correlation_id = read_correlation_id(message)
     if correlation_id is None:
         # Keepalives have none: nobody waits for an answer to them.
-        return Unusable(reason if header.template_id == _KEEPALIVE else "unanswerable")
+        return Unusable(reason if header.template_id == _ids().keepalive else "unanswerable")
     refusal = Refusal(code, str(error))
-    if header.template_id == _DETACH:
+    if header.template_id == _ids().detach:
         return Unusable(reason, detach_answer(correlation_id, refusal))
-    if header.template_id == _SHUTDOWN:
+    if header.template_id == _ids().shutdown:
         return Unusable(reason, shutdown_answer(correlation_id, refusal))
     return Unusable(reason, attach_refused(correlation_id, refusal, 2 if _is_r2(header) else 1))
 
 
 def _is_r2(header: MessageHeader) -> bool:
-    return header.block_length == _R2_BLOCK
+    return header.block_length == _ids().r2_block
 
 
 def words(text: str) -> str:
