@@ -42,6 +42,8 @@ drops! {
     Resync = "resync", true;
     /// The media driver put this reader to rest because it did not poll.
     Rested = "rested", true;
+    /// Held back by the producer: this reader asked for fewer frames a second.
+    RateLimited = "rate_limited", true;
     /// Superseded by a newer frame, as the policy "latest" asks.
     Skipped = "skipped", true;
     /// The producer had given no sign of life, so its regions were not mapped for a while.
@@ -60,7 +62,7 @@ drops! {
     Dims = "dims", true;
     /// Strides that are negative, overlap or contradict the major order.
     Strides = "strides", true;
-    /// A progress unit or stride that does not fit the layout.
+    /// A progress unit or stride that does not fit the layout, or progress that went backwards.
     Progress = "progress", true;
     /// The tensor spans more bytes than the payload has.
     Extent = "extent", true;

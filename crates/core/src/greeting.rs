@@ -4,6 +4,24 @@
 use crate::hello::{Asked, ConsumerConfig, ConsumerHello, Lane, Mode, ProgressHints};
 use crate::layout::LAYOUT_VERSION;
 
+/// A stream of its own that a consumer asks for: some id of a range, on a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proposal {
+    pub channel: String,
+    pub first: u32,
+    pub last: u32,
+}
+
+impl Proposal {
+    /// Another id at each attempt, and for each consumer: two that ask at once seldom ask for the same.
+    fn lane(&self, consumer_id: u32, attempt: u32) -> Lane {
+        let spread =
+            u64::from(consumer_id).wrapping_add(u64::from(attempt) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let ids = u64::from(self.last.saturating_sub(self.first)) + 1;
+        Lane { channel: self.channel.clone(), stream_id: self.first + ((spread >> 32) % ids) as u32 }
+    }
+}
+
 /// What a consumer would like.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
@@ -12,9 +30,12 @@ pub struct Wanted {
     pub supports_progress: bool,
     pub hints: ProgressHints,
     /// Streams of its own; none: the shared ones are good enough.
-    pub descriptor: Option<Lane>,
-    pub control: Option<Lane>,
+    pub descriptor: Option<Proposal>,
+    pub control: Option<Proposal>,
 }
+
+/// How often a declined request is made again with another id.
+const MOST_ATTEMPTS: u32 = 8;
 
 /// What a config changes for the consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +67,7 @@ pub struct Greeting {
     mode: Mode,
     fallback: Option<String>,
     was_declined: bool,
+    attempt: u32,
 }
 
 impl Greeting {
@@ -61,7 +83,12 @@ impl Greeting {
             mode: Mode::Stream,
             fallback: None,
             was_declined: false,
+            attempt: 0,
         }
+    }
+
+    pub fn stream_id(&self) -> u32 {
+        self.stream_id
     }
 
     pub fn mode(&self) -> Mode {
@@ -76,11 +103,16 @@ impl Greeting {
         self.granted.as_ref()
     }
 
+    pub fn control(&self) -> Option<&Lane> {
+        self.control.as_ref()
+    }
+
     /// A new producer, a new epoch, or a new id: what was granted by the old one is void.
     pub fn begin(&mut self, consumer_id: u32) -> Vec<Turn> {
         self.next_hello_ns = 0;
         self.consumer_id = Some(consumer_id);
         self.was_declined = false;
+        self.attempt = 0;
         self.mode = Mode::Stream;
         let mut turns = Vec::new();
         if self.granted.take().is_some() {
@@ -102,7 +134,11 @@ impl Greeting {
     /// The hello that is due. `sent` follows if it was taken.
     pub fn due(&self, now_ns: u64) -> Option<ConsumerHello> {
         let consumer_id = self.consumer_id.filter(|_| now_ns >= self.next_hello_ns)?;
-        let asked = |lane: &Option<Lane>| lane.clone().map_or(Asked::Nothing, Asked::For);
+        let asked = |held: &Option<Lane>, wanted: &Option<Proposal>| match (held, wanted) {
+            (_, None) => Asked::Nothing,
+            (Some(lane), _) => Asked::For(lane.clone()),
+            (None, Some(proposal)) => Asked::For(proposal.lane(consumer_id, self.attempt)),
+        };
         Some(ConsumerHello {
             stream_id: self.stream_id,
             consumer_id,
@@ -112,8 +148,8 @@ impl Greeting {
             max_rate_hz: self.wanted.max_rate_hz,
             expected_layout_version: LAYOUT_VERSION,
             hints: self.wanted.hints,
-            descriptor: asked(&self.wanted.descriptor),
-            control: asked(&self.wanted.control),
+            descriptor: asked(&self.granted, &self.wanted.descriptor),
+            control: asked(&self.control, &self.wanted.control),
         })
     }
 
@@ -138,10 +174,15 @@ impl Greeting {
             turns.push(Turn::Control(control));
         }
         let declined = self.wanted.descriptor.is_some() && self.granted.is_none();
-        if declined && !self.was_declined {
+        let is_unheard = self.wanted.control.is_some() && self.control.is_none();
+        if (declined || is_unheard) && self.attempt < MOST_ATTEMPTS {
+            // The id may have been someone else's: another one, at once.
+            self.attempt += 1;
+            self.next_hello_ns = 0;
+        } else if declined && !self.was_declined {
+            self.was_declined = true;
             turns.push(Turn::Declined);
         }
-        self.was_declined = declined;
         self.on_fallback(config, &mut turns);
         turns
     }
@@ -183,7 +224,8 @@ mod tests {
     }
 
     fn greeting() -> Greeting {
-        let wanted = Wanted { descriptor: Some(own(31_000)), ..Wanted::default() };
+        let proposal = Proposal { channel: "aeron:ipc".into(), first: 31_000, last: 31_000 };
+        let wanted = Wanted { descriptor: Some(proposal), ..Wanted::default() };
         let mut g = Greeting::new(10_000, wanted, S);
         assert!(g.due(0).is_none(), "nobody to greet");
         assert!(g.begin(7).is_empty());
@@ -219,8 +261,27 @@ mod tests {
         let granted = config(Asked::For(own(31_000)));
         assert_eq!(g.on_config(&granted), [Turn::Descriptors(Some(own(31_000)))]);
         assert!(g.on_config(&granted).is_empty());
-        assert_eq!(g.on_config(&config(Asked::Nothing)), [Turn::Descriptors(None), Turn::Declined]);
-        assert!(g.on_config(&config(Asked::Half)).is_empty());
+        assert_eq!(g.on_config(&config(Asked::Nothing)), [Turn::Descriptors(None)]);
+        // It asks a few times more before it takes no for an answer.
+        let said: Vec<Turn> = (0..20).flat_map(|_| g.on_config(&config(Asked::Half))).collect();
+        assert_eq!(said, [Turn::Declined]);
+    }
+
+    #[test]
+    fn a_declined_request_is_made_again_at_once_with_another_id_of_the_range() {
+        let proposal = Proposal { channel: "aeron:ipc".into(), first: 31_000, last: 31_999 };
+        let wanted = Wanted { descriptor: Some(proposal), ..Wanted::default() };
+        let mut g = Greeting::new(10_000, wanted, S);
+        g.begin(7);
+        let mut ids = std::collections::HashSet::new();
+        for now_ns in 0..6 {
+            let Asked::For(lane) = g.due(now_ns).expect("due").descriptor else { panic!("not asked") };
+            assert!((31_000..=31_999).contains(&lane.stream_id));
+            ids.insert(lane.stream_id);
+            g.sent(now_ns);
+            g.on_config(&config(Asked::Nothing));
+        }
+        assert_eq!(ids.len(), 6);
     }
 
     #[test]

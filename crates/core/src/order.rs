@@ -62,6 +62,18 @@ impl Order {
         true
     }
 
+    /// The claim on `seq` is given up, and readers know of it already: its sequence is never given out again.
+    pub fn leave_hole(&mut self, seq: u64) {
+        *self.slot(seq) = State::Abandoned;
+    }
+
+    /// The nearest newer frame that is complete already, where claims are settled out of turn.
+    #[inline]
+    pub fn next_committed(&self, seq: u64) -> Option<u64> {
+        let mask = self.states.len() as u64 - 1;
+        (seq + 1..self.next).find(|s| self.states[(s & mask) as usize] == State::Committed)
+    }
+
     /// The next sequence whose descriptor may go out. Call until `None`.
     #[inline]
     pub fn release(&mut self) -> Option<u64> {
@@ -102,6 +114,17 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
+    fn a_sequence_that_readers_know_of_is_not_given_out_again() {
+        let mut order = Order::new(4);
+        let told = order.take().unwrap();
+        order.leave_hole(told);
+        assert_eq!(order.release(), None);
+        assert_eq!(order.take(), Some(told + 1));
+        order.commit(told + 1);
+        assert_eq!(order.release(), Some(told + 1));
+    }
+
+    #[test]
     fn an_offer_behind_a_claim_waits_for_it() {
         let mut order = Order::new(4);
         let claim = order.take().unwrap();
@@ -112,6 +135,22 @@ mod tests {
         assert_eq!(order.release(), Some(claim));
         assert_eq!(order.release(), Some(offer));
         assert_eq!(order.release(), None);
+    }
+
+    /// requirement: wire-15.7-2
+    #[test]
+    fn the_nearest_newer_frame_that_is_complete_is_found_over_a_wrap_too() {
+        let mut order = Order::new(4);
+        for _ in 0..3 {
+            let seq = order.take().unwrap();
+            order.commit(seq);
+        }
+        while order.release().is_some() {}
+        let claims: Vec<u64> = (0..4).map(|_| order.take().unwrap()).collect();
+        assert_eq!(claims.iter().map(|s| order.next_committed(*s)).collect::<Vec<_>>(), [None; 4]);
+        order.commit(6);
+        order.commit(5);
+        assert_eq!([3, 4, 5, 6].map(|s| order.next_committed(s)), [Some(5), Some(5), Some(6), None]);
     }
 
     #[test]

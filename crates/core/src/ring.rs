@@ -179,11 +179,18 @@ impl Mapping {
     }
 
     /// Writer: fills the header and commits. The payload is complete.
+    #[inline]
+    pub fn commit(&self, seq: u64, fields: &SlotFields) {
+        self.describe(seq, fields);
+        seqlock::commit(self.commit_word(seq), seq);
+    }
+
+    /// Writer: fills the header of an open slot. Who follows a frame's progress reads it before the commit.
     ///
     /// A word that is already right is not written: frames of one stream differ in little but the first of
     /// the header's four cache lines, and the others then stay where readers have them.
     #[inline]
-    pub fn commit(&self, seq: u64, fields: &SlotFields) {
+    pub fn describe(&self, seq: u64, fields: &SlotFields) {
         let bytes = fields.encode();
         let at = self.slot_at(self.index(seq));
         for (i, chunk) in bytes.chunks_exact(8).enumerate().skip(1) {
@@ -195,7 +202,6 @@ impl Mapping {
                 word.store(value, Ordering::Relaxed);
             }
         }
-        seqlock::commit(self.commit_word(seq), seq);
     }
 
     /// Writer: asks for the cache lines of the next slot that a reader may hold, while nobody waits. A store
@@ -211,31 +217,61 @@ impl Mapping {
     /// Reader: judges the frame `seq` by every rule, without waiting and without touching its payload.
     #[inline]
     pub fn locate(&self, seq: u64) -> Result<Located, Drop> {
-        let index = self.index(seq);
-        let at = self.slot_at(index);
-        let bytes = seqlock::read(self.commit_word(seq), seq, || {
-            let mut bytes = [0u8; HEADER_SLOT_BYTES];
-            for (i, chunk) in bytes.chunks_exact_mut(8).enumerate() {
-                chunk.copy_from_slice(&self.header.word(at + 8 * i).load(Ordering::Relaxed).to_le_bytes());
-            }
-            bytes
-        })
-        .map_err(|refusal| match refusal {
-            Refusal::NotCommitted => Drop::NotCommitted,
-            Refusal::Overwritten => Drop::Late,
-            Refusal::Stale => Drop::Stale,
-        })?;
-        let info = slot::decode(&bytes, index)?;
+        let bytes =
+            seqlock::read(self.commit_word(seq), seq, || self.slot_bytes(seq)).map_err(|refusal| {
+                match refusal {
+                    Refusal::NotCommitted => Drop::NotCommitted,
+                    Refusal::Overwritten => Drop::Late,
+                    Refusal::Stale => Drop::Stale,
+                }
+            })?;
+        let located = self.judge(seq, &bytes)?;
+        // Whoever asks for a frame reads it: its ends are under way while the caller is still on the way.
+        let payload = self.payload(located.pool, seq);
+        copy::prefetch(payload);
+        copy::prefetch(payload.wrapping_add((located.info.values_len_bytes as usize).saturating_sub(1)));
+        Ok(located)
+    }
+
+    /// Reader: judges the header of a frame that may still be filling. Of what it says, the time and the
+    /// version of the metadata are settled only by the commit.
+    pub fn look_ahead(&self, seq: u64) -> Result<Located, Drop> {
+        let word = self.commit_word(seq);
+        let there = |belongs: bool| match self.seq_in_slot_of(seq) {
+            _ if belongs => Ok(()),
+            other if other < seq => Err(Drop::Stale),
+            _ => Err(Drop::Late),
+        };
+        there(seqlock::belongs(word, seq))?;
+        let bytes = self.slot_bytes(seq);
+        there(seqlock::still_belongs(word, seq))?;
+        self.judge(seq, &bytes)
+    }
+
+    /// Whether the slot is still that of `seq`, complete or not: the check after use of a part.
+    pub fn still_belongs(&self, seq: u64) -> bool {
+        seqlock::still_belongs(self.commit_word(seq), seq)
+    }
+
+    #[inline]
+    fn slot_bytes(&self, seq: u64) -> [u8; HEADER_SLOT_BYTES] {
+        let at = self.slot_at(self.index(seq));
+        let mut bytes = [0u8; HEADER_SLOT_BYTES];
+        for (i, chunk) in bytes.chunks_exact_mut(8).enumerate() {
+            chunk.copy_from_slice(&self.header.word(at + 8 * i).load(Ordering::Relaxed).to_le_bytes());
+        }
+        bytes
+    }
+
+    /// A slot's own rules, and those of the pool that it names.
+    #[inline]
+    fn judge(&self, seq: u64, bytes: &[u8; HEADER_SLOT_BYTES]) -> Result<Located, Drop> {
+        let info = slot::decode(bytes, self.index(seq))?;
         let pool = self.pools.iter().position(|p| p.pool_id == info.pool_id).ok_or(Drop::PoolId)?;
         if info.values_len_bytes > self.pools[pool].stride_bytes {
             return Err(Drop::ValuesLen);
         }
-        let pool = pool as u16;
-        // Whoever asks for a frame reads it: its ends are under way while the caller is still on the way.
-        let payload = self.payload(pool, seq);
-        copy::prefetch(payload);
-        copy::prefetch(payload.wrapping_add((info.values_len_bytes as usize).saturating_sub(1)));
-        Ok(Located { seq, pool, info })
+        Ok(Located { seq, pool: pool as u16, info })
     }
 
     /// Whether the frame is still what it was: the check after use.

@@ -106,6 +106,19 @@ pub fn unchanged<W: CommitWord + ?Sized>(word: &W, seq: u64) -> bool {
     word.load_relaxed() == committed(seq)
 }
 
+/// Whether the slot belongs to `seq`, be it complete or still being written.
+#[inline]
+pub fn belongs<W: CommitWord + ?Sized>(word: &W, seq: u64) -> bool {
+    word.load_acquire() >> 1 == seq
+}
+
+/// The second look at a slot that may still be filling: nobody has begun another frame in it meanwhile.
+#[inline]
+pub fn still_belongs<W: CommitWord + ?Sized>(word: &W, seq: u64) -> bool {
+    word.fence_acquire();
+    word.load_relaxed() >> 1 == seq
+}
+
 /// Both looks around a read. `read` may see torn bytes; its result is given out only if it did not.
 #[inline]
 pub fn read<W: CommitWord + ?Sized, T>(word: &W, seq: u64, read: impl FnOnce() -> T) -> Result<T, Refusal> {
@@ -144,6 +157,18 @@ mod tests {
         let word = AtomicU64::new(committed(3));
         assert_eq!(read(&word, 3, || 42), Ok(42));
         assert_eq!(read(&word, 3, || begin(&word, 11)), Err(Refusal::Overwritten));
+    }
+
+    /// requirement: wire-10.2.2-6
+    #[test]
+    fn a_slot_belongs_to_its_frame_from_the_first_byte_to_the_next_lap() {
+        let word = AtomicU64::new(0);
+        begin(&word, 7);
+        assert!(belongs(&word, 7) && still_belongs(&word, 7) && !unchanged(&word, 7));
+        commit(&word, 7);
+        assert!(belongs(&word, 7) && still_belongs(&word, 7));
+        begin(&word, 15);
+        assert!(!belongs(&word, 7) && !still_belongs(&word, 7));
     }
 
     #[test]

@@ -94,7 +94,8 @@ impl Wishes {
         if let Some(ordered) = &wish.ordered {
             wish.mode = ordered.mode;
             if ordered.descriptor != Asked::Nothing {
-                wish.descriptor = lane_of(&ordered.descriptor);
+                // An order is as little a reason to open what is not allowed as a request.
+                wish.descriptor = self.grant(&ordered.descriptor, &self.policy.descriptor_ids);
             }
         }
         let id = hello.consumer_id;
@@ -381,7 +382,11 @@ mod tests {
         assert_eq!(w.on_order(&order, S), [Change::SetRate { consumer_id: 1, max_rate_hz: 5 }]);
         let (config, _) = greet(&mut w, &asks);
         assert_eq!((config.mode, config.descriptor), (Mode::RateLimited, lane(31_000)));
-        assert!(w.on_order(&ConsumerConfig { consumer_id: 9, ..order }, S).is_empty());
+        assert!(w.on_order(&ConsumerConfig { consumer_id: 9, ..order.clone() }, S).is_empty());
+        // An order to a channel that is not allowed opens nothing, not at the next hello either.
+        let away = Asked::For(Lane { channel: "aeron:udp?endpoint=10.0.0.1:4".into(), stream_id: 31_001 });
+        w.on_order(&ConsumerConfig { descriptor: away, ..order }, S);
+        assert_eq!(greet(&mut w, &asks).0.descriptor, Asked::Nothing);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use tensorpool_core::contain::AllowedBases;
 use tensorpool_core::driver_messages::Heard;
 use tensorpool_core::fork::Birth;
 use tensorpool_core::mapping::Now;
+use tensorpool_core::spoken::Spoken;
 use tensorpool_core::time::{monotonic_ns, realtime_ns};
 
 use crate::aeron::{self, AeronError, Client};
@@ -42,6 +43,7 @@ pub struct Config {
     pub announce_period_ns: u64,
     pub control_channel: String,
     pub control_stream_id: i32,
+    pub qos_stream_id: i32,
     pub allowed_base_dirs: Vec<PathBuf>,
 }
 
@@ -74,14 +76,18 @@ pub trait Endpoint: Send + Sync {
     fn announce_soon(&self) {}
     /// Gives every announce that is due to `send`; false from it: not taken now, so it stays due.
     fn send_due(&self, _now: Now, _send: &mut dyn FnMut(&[u8]) -> bool) {}
-    /// Whether it lives on a driver's lease, and the rest of these concern it.
-    fn wants_lease(&self) -> bool {
+    /// Whether it has to do with the control and QoS streams; the rest of these concern it then.
+    fn talks(&self) -> bool {
         false
     }
     fn on_driver(&self, _heard: &Heard, _tick: &Tick<'_>) {}
     /// Someone new speaks on the control stream; it may be a driver that came back.
     fn on_newcomer(&self, _tick: &Tick<'_>) {}
-    /// Gives what it has to say to the driver to `send`, which says whether it was taken.
+    /// What producers, consumers and supervisors say to each other.
+    fn on_spoken(&self, _said: &Spoken, _tick: &Tick<'_>) {}
+    /// Gives what is due on the QoS stream to `send`, which says whether it was taken.
+    fn send_qos(&self, _tick: &Tick<'_>, _send: &mut dyn FnMut(&[u8]) -> bool) {}
+    /// Gives what it has to say on the control stream to `send`, which says whether it was taken.
     fn send_requests(&self, _tick: &Tick<'_>, _send: &mut dyn FnMut(&[u8]) -> bool) {}
     /// What the driver is told before the end.
     fn farewell(&self) -> Option<Vec<u8>> {
@@ -130,7 +136,11 @@ impl Conductor {
         });
         let round = Round {
             announces: Announces::new(config.announce_channel.clone(), config.announce_stream_id),
-            control: ControlPlane::new(config.control_channel.clone(), config.control_stream_id),
+            control: ControlPlane::new(
+                &config.control_channel,
+                config.control_stream_id,
+                config.qos_stream_id,
+            ),
             config,
             bases,
             shared: shared.clone(),

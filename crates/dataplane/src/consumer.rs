@@ -1,12 +1,13 @@
 //! A consumer: descriptor in, every rule applied, frame out. Never waits for a writer (wire §15.21).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tensorpool_core::attach::Terms;
 use tensorpool_core::descriptor::{FrameDescriptor, Seen};
 use tensorpool_core::drops::Drop as Reason;
+use tensorpool_core::greeting::Wanted;
 use tensorpool_core::ring::Mapping;
 
 use crate::aeron::Subscription;
@@ -18,6 +19,13 @@ pub use crate::reading::{Counters, Frame, Refused};
 use crate::turn::TurnLock;
 
 mod endpoint;
+pub(crate) mod following;
+mod wanting;
+
+use following::Following;
+pub use following::{Part, ProgressCounters};
+pub use wanting::Standing;
+use wanting::Wanting;
 
 /// How many messages a look for one frame takes at most.
 const ONE_LOOK: usize = 1024;
@@ -29,6 +37,8 @@ pub struct Config {
     pub descriptor_stream_id: i32,
     pub max_outstanding_seq_gap: u64,
     pub freshness_ns: u64,
+    /// How often hellos and QoS go out.
+    pub hello_period_ns: u64,
 }
 
 pub struct Consumer {
@@ -36,8 +46,13 @@ pub struct Consumer {
     state: TurnLock<Reading>,
     /// The subscription is there: nothing to attach, and no lock to take for it at every tick.
     attached: AtomicBool,
+    has_subscription: AtomicBool,
+    /// Who it is where no lease says so.
+    own_id: AtomicU32,
     /// On a driver: the right to map the stream. Alone: none, and announces are enough.
     lease: Option<Lease>,
+    /// Hello, config, QoS: touched by the conductor alone.
+    wanting: Mutex<Wanting>,
     /// A refusal may wait in the state: a poll that finds nothing asks here before it takes the lock again.
     has_refused: AtomicBool,
     next_check_ns: AtomicU64,
@@ -55,13 +70,18 @@ pub enum Waited {
 }
 
 impl Consumer {
-    pub fn new(config: Config, terms: Option<Terms>) -> Self {
-        let state = Reading::new(config.freshness_ns, config.max_outstanding_seq_gap);
+    pub fn new(config: Config, wanted: Wanted, terms: Option<Terms>) -> Self {
+        let mut state = Reading::new(config.freshness_ns, config.max_outstanding_seq_gap);
+        state.following = wanted.supports_progress.then(Box::<Following>::default);
+        let wanting = Wanting::new(config.stream_id, wanted, config.hello_period_ns);
         Self {
             config,
             state: TurnLock::new(state),
             attached: AtomicBool::new(false),
+            has_subscription: AtomicBool::new(false),
+            own_id: AtomicU32::new(crate::lease::random_id()),
             lease: terms.map(Lease::new),
+            wanting: Mutex::new(wanting),
             has_refused: AtomicBool::new(false),
             next_check_ns: AtomicU64::new(0),
             counters: Arc::default(),
@@ -75,6 +95,12 @@ impl Consumer {
 
     pub fn stream_id(&self) -> u32 {
         self.config.stream_id
+    }
+
+    /// Who it is to its producer, and how its descriptors reach it.
+    pub fn standing(&self) -> Standing {
+        let standing = self.wanting.lock().map(|w| w.standing()).unwrap_or_default();
+        Standing { on_own: self.lock().on_own, ..standing }
     }
 
     pub fn lease(&self) -> Option<&Lease> {
@@ -186,6 +212,19 @@ impl Consumer {
         mut each: impl FnMut(&mut Reading, &Counters, FrameDescriptor) -> bool,
     ) -> usize {
         let state = &mut *guard;
+        if let Some(mut before) = state.draining.take() {
+            let taken = self.poll_one_stream(state, &mut before.subscription, limit, &mut each);
+            if before.subscription.has_fragment() && Instant::now() < before.until {
+                state.draining = Some(before);
+            } else {
+                // Empty at last: the new stream has all that came since it was connected.
+                state.overlaps = true;
+                state.image = None;
+            }
+            if taken > 0 {
+                return taken;
+            }
+        }
         // Out of the state for the poll, so that the callback may have the rest of it.
         let mut subscription = match std::mem::take(&mut state.subscription) {
             Handle::There(subscription) => subscription,
@@ -196,8 +235,24 @@ impl Consumer {
             }
         };
         state.look_for_rest(subscription.images());
+        let taken = self.poll_one_stream(state, &mut subscription, limit, &mut each);
+        if let Some((session, joined @ None)) = &mut state.image {
+            *joined = subscription.images().joined_ns(*session);
+        }
+        state.subscription = Handle::There(subscription);
+        taken
+    }
+
+    #[inline]
+    fn poll_one_stream(
+        &self,
+        state: &mut Reading,
+        subscription: &mut Subscription,
+        limit: usize,
+        each: &mut impl FnMut(&mut Reading, &Counters, FrameDescriptor) -> bool,
+    ) -> usize {
         let (counters, stream_id) = (&*self.counters, self.config.stream_id);
-        let taken = subscription.poll_while(limit, |bytes, header| match FrameDescriptor::decode(bytes) {
+        subscription.poll_while(limit, |bytes, header| match FrameDescriptor::decode(bytes) {
             Seen::Descriptor(d) if d.stream_id == stream_id => {
                 if state.image.is_none() {
                     state.image = Some((header.session_id(), None));
@@ -209,12 +264,7 @@ impl Consumer {
                 counters.drops.add(Reason::Malformed, 1);
                 true
             }
-        });
-        if let Some((session, joined @ None)) = &mut state.image {
-            *joined = subscription.images().joined_ns(*session);
-        }
-        state.subscription = Handle::There(subscription);
-        taken
+        })
     }
 
     /// Waits for something to poll. Looks at the stream without taking from it.
@@ -230,7 +280,9 @@ impl Consumer {
                 if let Some(refused) = state.refused.take() {
                     return Waited::Refused(refused);
                 }
-                if state.subscription.get().is_some_and(Subscription::has_fragment) {
+                if state.draining.is_some()
+                    || state.subscription.get().is_some_and(Subscription::has_fragment)
+                {
                     return Waited::Ready;
                 }
             }

@@ -52,6 +52,11 @@ fn seed() -> u64 {
     hasher.finish()
 }
 
+/// An id that is nobody's: neither 0 nor the null value.
+pub fn random_id() -> u32 {
+    (seed() as u32).clamp(1, u32::MAX - 1)
+}
+
 impl Lease {
     pub fn new(terms: Terms) -> Self {
         Self {

@@ -15,6 +15,7 @@ use tensorpool_core::event::{Address, TagFilter};
 
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
 use crate::conductor::{Endpoint, Tick};
+use crate::fragments::Underway;
 use crate::handle::Handle;
 
 /// Fragments taken in one round of the conductor: far more than a stream carries in its time.
@@ -34,8 +35,7 @@ pub struct Counters {
 struct Ear {
     subscription: Handle<Subscription>,
     assembler: Option<Assembler>,
-    /// Sessions in the middle of a fragmented message, and whether it is for us.
-    underway: Vec<(i32, bool)>,
+    underway: Underway,
     departures: u64,
 }
 
@@ -117,32 +117,19 @@ impl Mailbox {
         self.arrived.notify_all();
     }
 
-    /// Whether a fragment belongs to a message for us; judged by the first one of each message.
-    fn wanted(&self, underway: &mut Vec<(i32, bool)>, bytes: &[u8], header: Header) -> bool {
-        let (session, begins, ends) = header.fragment();
-        let at = underway.iter().position(|(s, _)| *s == session);
-        let ours = if begins {
-            match self.filter.judge(bytes) {
-                Address::Ours => true,
-                Address::Foreign => {
-                    self.counters.foreign.fetch_add(1, Ordering::Relaxed);
-                    false
-                }
-                Address::Unreadable => {
-                    self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
-                    false
-                }
+    /// Whether a message is for us; judged by its first fragment.
+    fn is_ours(&self, bytes: &[u8]) -> bool {
+        match self.filter.judge(bytes) {
+            Address::Ours => true,
+            Address::Foreign => {
+                self.counters.foreign.fetch_add(1, Ordering::Relaxed);
+                false
             }
-        } else {
-            at.is_some_and(|i| underway[i].1)
-        };
-        match (at, ends) {
-            (Some(i), true) => drop(underway.swap_remove(i)),
-            (Some(i), false) => underway[i].1 = ours,
-            (None, true) => {}
-            (None, false) => underway.push((session, ours)),
+            Address::Unreadable => {
+                self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
+                false
+            }
         }
-        ours
     }
 }
 
@@ -175,15 +162,14 @@ impl Endpoint for Mailbox {
         if let (Some(subscription), Some(assembler)) = (subscription.get(), assembler) {
             let gone = subscription.images().departures();
             if std::mem::replace(departures, gone) != gone {
-                underway.retain(|(session, _)| subscription.images().joined_ns(*session).is_some());
                 // The assembler keeps a buffer for every session it ever saw: let go of those who left.
-                if underway.is_empty()
+                if underway.settle(subscription.images())
                     && let Ok(fresh) = Assembler::new()
                 {
                     *assembler = fresh;
                 }
             }
-            let wanted = |bytes: &[u8], header: Header| self.wanted(underway, bytes, header);
+            let wanted = |bytes: &[u8], header: Header| underway.wants(header, || self.is_ours(bytes));
             assembler.poll_some(subscription, FRAGMENTS_A_ROUND, wanted, |message, _| self.keep(message));
         }
     }

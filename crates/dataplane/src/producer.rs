@@ -1,17 +1,19 @@
 //! A producer: payload into its slot, commit, descriptor out (wire §15.18). No allocation per frame.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tensorpool_core::announce::PoolAnnounce;
 use tensorpool_core::attach::Terms;
 use tensorpool_core::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDescriptor};
 use tensorpool_core::order::Order;
+use tensorpool_core::progress::{Filled, Floors};
 use tensorpool_core::region_lock::RegionLock;
 use tensorpool_core::ring::Mapping;
 use tensorpool_core::slot::SlotFields;
 use tensorpool_core::tensor::TensorSpec;
 use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::wishes::Policy;
 
 use crate::aeron::{ExclusivePublication, NotTaken};
 use crate::handle::Handle;
@@ -20,9 +22,16 @@ use crate::turn::TurnLock;
 
 mod account;
 mod endpoint;
+mod lanes;
+mod voice;
+mod wishing;
 
 use account::bump;
 pub use account::{Counters, Offered, Outcome, Tags};
+pub use lanes::LaneCounters;
+use lanes::Lanes;
+use voice::Voice;
+use wishing::Wishing;
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -34,6 +43,14 @@ pub struct Config {
     /// Stand-alone: this producer owns the regions and announces them.
     pub announce: Option<PoolAnnounce>,
     pub announce_period_ns: u64,
+    pub qos_period_ns: u64,
+    /// What consumers may be granted.
+    pub policy: Policy,
+    /// The stream that progress goes out on for those without one of their own.
+    pub control_channel: String,
+    pub control_stream_id: i32,
+    /// Progress is told no more often than this, whoever asks.
+    pub floors: Floors,
     /// Touch every page when regions are mapped, so that no frame pays for it.
     pub prefault: bool,
 }
@@ -45,16 +62,33 @@ struct State {
     publication: Handle<ExclusivePublication>,
     order: Order,
     /// By slot: what the descriptor of a deferred frame carries.
-    pending: Vec<(u64, u32)>,
+    pending: Vec<Pending>,
+    lanes: Lanes,
+    voice: Voice,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Pending {
+    trace_id: u64,
+    meta_version: u32,
+    timestamp_ns: u64,
 }
 
 pub struct Producer {
     config: Config,
     state: TurnLock<State>,
-    /// The publication is there: nothing to attach, and no lock to take for it at every tick.
+    /// All publications are there: nothing to attach, and no lock to take for it at every tick.
     attached: AtomicBool,
+    has_publication: AtomicBool,
     /// On a driver: the right to the regions. Alone: none.
     lease: Option<Lease>,
+    /// Touched by the conductor alone.
+    wishing: Mutex<Wishing>,
+    lane_counters: LaneCounters,
+    /// Someone wants to hear of frames that are still filling.
+    has_listeners: AtomicBool,
+    next_listeners_ns: AtomicU64,
+    next_qos_ns: AtomicU64,
     counters: Counters,
     closed: AtomicBool,
     next_announce_ns: AtomicU64,
@@ -68,6 +102,8 @@ pub struct Claim {
     pub values_len: u32,
     pool: u16,
     mapping: Arc<Mapping>,
+    /// How far it is, where its progress is told.
+    filled: Option<Filled>,
 }
 
 impl Claim {
@@ -104,12 +140,21 @@ impl Producer {
             publication: Handle::None,
             order: Order::new(1),
             pending: Vec::new(),
+            lanes: Lanes::default(),
+            voice: Voice::default(),
         };
+        let wishing = Mutex::new(Wishing::new(config.stream_id, config.policy.clone()));
         Self {
             config,
             state: TurnLock::new(state),
             attached: AtomicBool::new(false),
+            has_publication: AtomicBool::new(false),
             lease,
+            wishing,
+            lane_counters: LaneCounters::default(),
+            has_listeners: AtomicBool::new(false),
+            next_listeners_ns: AtomicU64::new(0),
+            next_qos_ns: AtomicU64::new(0),
             counters: Counters::default(),
             closed: AtomicBool::new(false),
             next_announce_ns: AtomicU64::new(0),
@@ -123,6 +168,16 @@ impl Producer {
 
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    pub fn lane_counters(&self) -> &LaneCounters {
+        &self.lane_counters
+    }
+
+    /// How many consumers are known by their hellos, and how many have a descriptor stream of their own.
+    pub fn consumers(&self) -> (usize, usize) {
+        let known = self.wishing.lock().map_or(0, |w| w.consumers());
+        (known, self.lock().lanes.len())
     }
 
     pub fn stream_id(&self) -> u32 {
@@ -197,7 +252,7 @@ impl Producer {
         let mut state = self.lock();
         let (mapping, pool, seq) = self.take(&mut state, values_len)?;
         mapping.begin(seq);
-        Ok(Claim { seq, spec, values_len: values_len as u32, pool, mapping })
+        Ok(Claim { seq, spec, values_len: values_len as u32, pool, mapping, filled: None })
     }
 
     pub fn commit_claim(&self, claim: &Claim, tags: Tags) -> Offered {
@@ -207,7 +262,12 @@ impl Producer {
             // The regions went away under the claim: nobody would see this frame.
             _ => return Offered { outcome: self.no_regions(), seq: None },
         }
-        self.commit(&mut state, &claim.mapping, claim.pool, claim.seq, claim.spec, claim.values_len, tags)
+        let Claim { mapping, pool, seq, spec, values_len, .. } = claim;
+        let offered = self.commit(&mut state, mapping, *pool, *seq, *spec, *values_len, tags);
+        if claim.filled.is_some() {
+            self.tell_complete(&mut state, claim);
+        }
+        offered
     }
 
     pub fn abandon_claim(&self, claim: &Claim) {
@@ -216,7 +276,12 @@ impl Producer {
             return;
         }
         bump(&self.counters.abandoned);
-        if state.order.abandon(claim.seq) {
+        // A sequence that readers have heard of is never another frame's.
+        let is_known = claim.filled.is_some() && state.voice.telling.forget(claim.seq);
+        if is_known {
+            state.order.leave_hole(claim.seq);
+        }
+        if is_known || state.order.abandon(claim.seq) {
             bump(&self.counters.holes);
             self.release(&mut state);
         }
@@ -262,18 +327,24 @@ impl Producer {
         tags: Tags,
     ) -> Offered {
         let index = mapping.index(seq);
+        let timestamp_ns = tags.timestamp_ns.unwrap_or_else(|| {
+            // A newer claim may have been settled first: capture times do not run backwards (wire §15.7).
+            let newer = state.order.next_committed(seq).map(|s| state.pending[mapping.index(s) as usize]);
+            newer.map_or_else(monotonic_ns, |newer| newer.timestamp_ns.min(monotonic_ns()))
+        });
         let fields = SlotFields {
             values_len_bytes,
             payload_slot: index,
             pool_id: mapping.pool_id(pool),
-            timestamp_ns: tags.timestamp_ns.unwrap_or_else(monotonic_ns),
+            timestamp_ns,
             meta_version: tags.meta_version,
             tensor: spec,
         };
         mapping.commit(seq, &fields);
         bump(&self.counters.committed);
         self.counters.bytes.fetch_add(u64::from(values_len_bytes), Ordering::Relaxed);
-        state.pending[index as usize] = (tags.trace_id, tags.meta_version);
+        let Tags { trace_id, meta_version, .. } = tags;
+        state.pending[index as usize] = Pending { trace_id, meta_version, timestamp_ns };
         state.order.commit(seq);
         let mut outcome = Outcome::Deferred;
         while let Some(released) = state.order.release() {
@@ -298,7 +369,7 @@ impl Producer {
     /// The descriptor, only ever after the commit (wire §10.2.1).
     #[inline]
     fn publish(&self, state: &mut State, mapping: &Mapping, seq: u64) -> Outcome {
-        let (trace_id, meta_version) = state.pending[mapping.index(seq) as usize];
+        let Pending { trace_id, meta_version, timestamp_ns } = state.pending[mapping.index(seq) as usize];
         let descriptor = FrameDescriptor {
             stream_id: mapping.stream_id,
             epoch: mapping.epoch,
@@ -311,7 +382,14 @@ impl Producer {
             Some(p) => p.claim(FRAME_DESCRIPTOR_ENCODED_LENGTH, |bytes| descriptor.encode(bytes)),
             None => Err(NotTaken::Closed),
         };
+        // A consumer with a stream of its own does not read the shared one.
+        let own = state.lanes.publish(
+            &descriptor,
+            descriptor.timestamp_ns.unwrap_or(timestamp_ns),
+            &self.lane_counters,
+        );
         let (outcome, counter) = match sent {
+            Err(NotTaken::NotConnected) if own => (Outcome::Published, &self.counters.published),
             Ok(_) => (Outcome::Published, &self.counters.published),
             Err(NotTaken::BackPressured) => (Outcome::BackPressured, &self.counters.back_pressured),
             Err(NotTaken::NotConnected) => (Outcome::NotConnected, &self.counters.not_connected),

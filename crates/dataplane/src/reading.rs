@@ -3,14 +3,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use tensorpool_core::descriptor::FrameDescriptor;
 use tensorpool_core::drops::{Drop as Reason, DropCounters};
+use tensorpool_core::hello::Lane;
 use tensorpool_core::mapping::{Ignored, Judge};
 use tensorpool_core::ring::{Located, Mapping};
 use tensorpool_core::tracker::{Step, Tracker};
 
-use crate::aeron::{ImageWatch, Subscription};
+use crate::aeron::{AeronError, Client, ImageWatch, Subscription};
+use crate::announces::with_parameter;
+use crate::consumer::ProgressCounters;
+use crate::consumer::following::Following;
 use crate::handle::Handle;
 
 /// A frame that may be handed out, and the mapping that keeps its memory alive.
@@ -31,6 +36,7 @@ pub struct Counters {
     pub mapped: AtomicU64,
     pub refused: AtomicU64,
     pub announces_ignored: [AtomicU64; 4],
+    pub progress: ProgressCounters,
 }
 
 impl Counters {
@@ -54,9 +60,30 @@ pub struct Refused {
     pub message: String,
 }
 
+/// The longest that a stream is read on after another has taken its place: a reader that does not keep up
+/// would never come to its end.
+const DRAIN_FOR: Duration = Duration::from_secs(1);
+
+pub(crate) struct Draining {
+    pub(crate) subscription: Subscription,
+    pub(crate) until: Instant,
+}
+
 /// All that the reading side keeps, under one lock.
 pub(crate) struct Reading {
     pub(crate) subscription: Handle<Subscription>,
+    /// The stream that was read before, until it is empty: nothing is lost on the way to the other.
+    pub(crate) draining: Option<Draining>,
+    /// The stream of its own that was granted, and the subscription on its way there.
+    pub(crate) own_lane: Option<Lane>,
+    pub(crate) own: Handle<Subscription>,
+    pub(crate) on_own: bool,
+    /// Just come from another stream: frames that were seen there come again.
+    pub(crate) overlaps: bool,
+    /// On a stream of its own whose rate is limited: what is missing was held back on purpose.
+    pub(crate) limited: bool,
+    /// Frames that are still filling, where that was asked for.
+    pub(crate) following: Option<Box<Following>>,
     pub(crate) mapping: Option<Arc<Mapping>>,
     pub(crate) judge: Judge,
     pub(crate) tracker: Tracker,
@@ -82,6 +109,13 @@ impl Reading {
     pub(crate) fn new(freshness_ns: u64, max_outstanding_seq_gap: u64) -> Self {
         Self {
             subscription: Handle::None,
+            draining: None,
+            own_lane: None,
+            own: Handle::None,
+            on_own: false,
+            overlaps: false,
+            limited: false,
+            following: None,
             mapping: None,
             judge: Judge::new(freshness_ns),
             tracker: Tracker::new(max_outstanding_seq_gap),
@@ -95,6 +129,25 @@ impl Reading {
             lowest_epoch: 0,
             producer_id: None,
         }
+    }
+
+    /// Goes over to a stream of its own once that is connected. True if there is nothing left to do.
+    pub(crate) fn move_to_own(&mut self, client: &Client) -> Result<bool, AeronError> {
+        let Some(lane) = self.own_lane.clone().filter(|_| !self.on_own) else {
+            return Ok(true);
+        };
+        let channel = with_parameter(&lane.channel, "tether=false");
+        self.own.advance(|| client.add_subscription(&channel, lane.stream_id as i32))?;
+        // Connected, nothing that is published from here on can be missed there.
+        if !self.own.get().is_some_and(|s| s.is_connected()) {
+            return Ok(false);
+        }
+        let before = std::mem::replace(&mut self.subscription, std::mem::take(&mut self.own));
+        if let Handle::There(before) = before {
+            self.draining = Some(Draining { subscription: before, until: Instant::now() + DRAIN_FOR });
+        }
+        (self.on_own, self.departures) = (true, 0);
+        Ok(true)
     }
 
     /// The stream is shared: of the images that go away only that of our own producer means a rest.
@@ -129,6 +182,12 @@ impl Reading {
             }
             Some(_) => false,
         };
+        if self.overlaps {
+            if self.tracker.last_seq().is_some_and(|last| d.seq <= last) {
+                return false;
+            }
+            self.overlaps = false;
+        }
         let rested = std::mem::take(&mut self.rested);
         let (missed, reason, behind) = match self.tracker.on_seq(d.seq, rested) {
             Step::Next { missed, reason } => (missed, reason, false),
@@ -144,6 +203,10 @@ impl Reading {
                 self.tracker.reset();
                 return false;
             }
+        };
+        let reason = match reason {
+            Reason::Gap | Reason::Resync if self.limited => Reason::RateLimited,
+            other => other,
         };
         counters.span.fetch_add(missed + 1, Ordering::Relaxed);
         if missed > 0 {
@@ -165,6 +228,11 @@ impl Reading {
             counters.drops.add(Reason::Late, 1);
             return None;
         };
+        // What was said of it went backwards: it is not to be trusted, whole or not (wire §10.2.2).
+        if self.following.as_ref().is_some_and(|f| f.follower.is_dropped(d.seq)) {
+            counters.drops.add(Reason::Progress, 1);
+            return None;
+        }
         match mapping.locate(d.seq) {
             Ok(located) => {
                 counters.received.fetch_add(1, Ordering::Relaxed);

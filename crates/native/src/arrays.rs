@@ -13,6 +13,7 @@ use tensorpool_core::layout::*;
 use tensorpool_core::tensor::{TensorSpec, item_size};
 
 use crate::errors;
+use crate::extension::Extension;
 
 /// Every element type of the registry by its name here, its number, and numpy's type for it.
 /// BYTES and BIT have no numpy type of their own and are handed out raw.
@@ -36,6 +37,10 @@ pub fn dtype_name(dtype: i16) -> &'static str {
     DTYPES.iter().find(|(_, d, _)| *d == dtype).map_or("unknown", |(name, _, _)| name)
 }
 
+pub fn dtype_number(name: &str) -> Option<i16> {
+    DTYPES.iter().find(|(n, _, _)| *n == name).map(|(_, number, _)| *number)
+}
+
 fn numpy_type(dtype: i16) -> NPY_TYPES {
     DTYPES.iter().find(|(_, d, _)| *d == dtype).map_or(NPY_TYPES::NPY_UBYTE, |(_, _, t)| *t)
 }
@@ -45,7 +50,8 @@ pub fn unsupported(py: Python<'_>, what: &str) -> PyErr {
     let names: Vec<_> = DTYPES.iter().map(|(name, _, _)| *name).collect();
     let message = format!(
         "element type {what} has no place on the wire; supported are {} (native byte order). \
-         Convert with array.astype(...), or send the raw memory with array.view('uint8')",
+         Convert with array.astype(...), send the raw memory with array.view('uint8'), or let metadata tell what \
+         it is: ctx.producer(..., metadata={{}})",
         names.join(", ")
     );
     errors::raise(py, "UnsupportedDtype", &message, |f| f.set_item("dtype", what))
@@ -54,9 +60,9 @@ pub fn unsupported(py: Python<'_>, what: &str) -> PyErr {
 /// A name as people write it (`"uint16"`, `np.uint16`, `np.dtype("uint16")`) to the registry.
 pub fn parse_dtype(py: Python<'_>, dtype: &Bound<'_, PyAny>) -> PyResult<i16> {
     if let Ok(name) = dtype.extract::<&str>()
-        && let Some((_, number, _)) = DTYPES.iter().find(|(n, _, _)| *n == name)
+        && let Some(number) = dtype_number(name)
     {
-        return Ok(*number);
+        return Ok(number);
     }
     let descr = py.import("numpy")?.getattr("dtype")?.call1((dtype,))?;
     let descr = descr.cast_into::<numpy::PyArrayDescr>()?;
@@ -127,8 +133,14 @@ pub struct Source<'py> {
 
 impl<'py> Source<'py> {
     /// Numpy arrays directly; anything else by the buffer protocol, then by DLPack.
-    pub fn new(object: &Bound<'py, PyAny>, dtype: Option<&Bound<'py, PyAny>>) -> PyResult<Self> {
+    /// With an `extension`, arrays of that type too, as its carrier.
+    pub fn new(
+        object: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        extension: Option<&Extension>,
+    ) -> PyResult<Self> {
         let py = object.py();
+        let dtype = dtype.filter(|d| !extension.is_some_and(|e| e.is_called(d)));
         let wanted = dtype.map(|d| parse_dtype(py, d)).transpose()?;
         if let Ok(array) = object.cast::<PyUntypedArray>() {
             // A plain array in nearly all cases; of its kinds only masked ones are more than their data.
@@ -137,15 +149,23 @@ impl<'py> Source<'py> {
                     "a masked array would lose its mask; offer array.filled(...), or the mask as a stream of its own",
                 ));
             }
-            return Self::from_array(array, wanted);
+            return Self::from_array(array, wanted, extension);
         }
         // SAFETY: only asks whether the type can export.
         if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 {
-            return Self::from_buffer(object, wanted);
+            return match Self::from_buffer(object, wanted) {
+                Ok(source) => source.unambiguous(py, extension),
+                // A scalar of numpy's, whose type has a name there and no letter here.
+                Err(_) if object.hasattr("dtype")? => {
+                    let array = py.import("numpy")?.call_method1("asarray", (object,))?;
+                    Self::from_array(array.cast::<PyUntypedArray>()?, wanted, extension)
+                }
+                Err(error) => Err(error),
+            };
         }
         if object.hasattr("__dlpack__")? {
             let array = py.import("numpy")?.call_method1("from_dlpack", (object,))?;
-            return Self::from_array(array.cast::<PyUntypedArray>()?, wanted);
+            return Self::from_array(array.cast::<PyUntypedArray>()?, wanted, extension);
         }
         Err(PyTypeError::new_err(format!(
             "cannot take a tensor from {}: offer a numpy array, or anything with the buffer protocol or DLPack",
@@ -153,12 +173,44 @@ impl<'py> Source<'py> {
         )))
     }
 
-    fn from_array(array: &Bound<'py, PyUntypedArray>, wanted: Option<i16>) -> PyResult<Self> {
+    fn from_array(
+        array: &Bound<'py, PyUntypedArray>,
+        wanted: Option<i16>,
+        extension: Option<&Extension>,
+    ) -> PyResult<Self> {
         let descr = array.dtype();
-        let dtype = from_numpy(&descr).ok_or_else(|| unsupported(array.py(), &descr.to_string()))?;
         // SAFETY: the array lives as long as the bound reference we keep.
         let data = unsafe { (*array.as_array_ptr()).fields.data.cast_const().cast() };
-        Self::build(array.as_any(), data, dtype, wanted, array.shape(), array.strides(), None)
+        if let Some(dtype) = from_numpy(&descr) {
+            let (shape, strides) = (array.shape(), array.strides());
+            let source = Self::build(array.as_any(), data, dtype, wanted, shape, strides, None)?;
+            return source.unambiguous(array.py(), extension);
+        }
+        let carried = extension.filter(|e| e.is(&descr));
+        let extension = carried.ok_or_else(|| unsupported(array.py(), &descr.to_string()))?;
+        let n = array.ndim();
+        if !extension.pair {
+            let (shape, strides) = (array.shape(), array.strides());
+            return Self::build(array.as_any(), data, extension.carrier, None, shape, strides, None);
+        }
+        if n >= MAX_DIMS {
+            return Err(too_many(n + 1));
+        }
+        let (mut shape, mut strides) = ([2; MAX_DIMS], [8; MAX_DIMS]);
+        shape[..n].copy_from_slice(array.shape());
+        strides[..n].copy_from_slice(array.strides());
+        // A scalar is one element, and two of the carrier's.
+        let (shape, strides) =
+            if n == 0 { (&[1, 2][..], &[16, 8][..]) } else { (&shape[..=n], &strides[..=n]) };
+        Self::build(array.as_any(), data, extension.carrier, None, shape, strides, None)
+    }
+
+    /// Refuses what readers would take for the type that the carrier carries.
+    fn unambiguous(self, py: Python<'_>, extension: Option<&Extension>) -> PyResult<Self> {
+        match extension {
+            Some(e) if e.carrier == self.spec.dtype => Err(mistakable(py, e)),
+            _ => Ok(self),
+        }
     }
 
     fn from_buffer(object: &Bound<'py, PyAny>, wanted: Option<i16>) -> PyResult<Self> {
@@ -250,7 +302,17 @@ impl<'py> Source<'py> {
 }
 
 #[cold]
-fn too_many(n: usize) -> PyErr {
+pub fn mistakable(py: Python<'_>, extension: &Extension) -> PyErr {
+    let (carrier, name) = (dtype_name(extension.carrier), extension.name());
+    let message = format!(
+        "this stream carries {name} as {carrier}, so a plain {carrier} array would be read as {name}; \
+         send it on another stream"
+    );
+    errors::raise(py, "UnsupportedDtype", &message, |f| f.set_item("dtype", carrier))
+}
+
+#[cold]
+pub fn too_many(n: usize) -> PyErr {
     PyValueError::new_err(format!("{n} dimensions; a tensor has 1 to 8: reshape it"))
 }
 
@@ -437,7 +499,7 @@ pub fn private(py: Python<'_>, len: usize) -> PyResult<(Bound<'_, PyAny>, usize)
 /// the bare copy that benchmarks compare with.
 #[pyfunction]
 pub fn copy_bytes(py: Python<'_>, target: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> PyResult<()> {
-    let from = Source::new(source, None)?;
+    let from = Source::new(source, None, None)?;
     let mut view = Box::new(ffi::Py_buffer::new());
     // SAFETY: a fresh struct; on success it is released by Exported.
     if unsafe {

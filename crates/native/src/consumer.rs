@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList};
 use tensorpool_core::driver_messages::Role;
 use tensorpool_core::drops::Drop as Reason;
 use tensorpool_core::fork::Birth;
@@ -19,6 +19,9 @@ use crate::context::Conductor;
 use crate::errors;
 use crate::frame::Frame;
 use crate::lease::{self, LeaseTerms};
+use crate::metadata::{Known, MetadataEar, Origin};
+use crate::progress::{self, Progress};
+use crate::wishes::{self, Wishes};
 
 /// How long a wait stays away from the interpreter before it looks for a Ctrl-C.
 const SIGNAL_CHECK: Duration = Duration::from_millis(50);
@@ -31,6 +34,7 @@ thread_local! {
 #[pyclass(frozen, subclass, module = "tensorpool._native")]
 pub struct Consumer {
     consumer: Arc<plane::Consumer>,
+    origin: Arc<Origin>,
     conductor: Py<Conductor>,
     id: u64,
     idle: Strategy,
@@ -85,7 +89,12 @@ impl Consumer {
     }
 
     fn frame(&self, frame: plane::Frame) -> Frame {
-        Frame::new(frame, self.consumer.counters().clone(), self.birth)
+        Frame::new(frame, self.origin.clone(), self.birth)
+    }
+
+    fn known(&self, py: Python<'_>) -> PyResult<Option<&Known>> {
+        errors::at_home(py, self.birth)?;
+        Ok(self.origin.metadata.as_ref())
     }
 }
 
@@ -97,7 +106,7 @@ fn give_back(mut frames: Vec<plane::Frame>) {
 #[pymethods]
 impl Consumer {
     #[new]
-    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, max_outstanding_seq_gap, freshness_ns, idle, latest_only, lease = None))]
+    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, max_outstanding_seq_gap, freshness_ns, hello_period_ns, wanted, idle, latest_only, lease = None, metadata = None))]
     fn new(
         conductor: &Bound<'_, Conductor>,
         stream_id: u32,
@@ -105,9 +114,12 @@ impl Consumer {
         descriptor_stream_id: i32,
         max_outstanding_seq_gap: u64,
         freshness_ns: u64,
+        hello_period_ns: u64,
+        wanted: Wishes,
         idle: &str,
         latest_only: bool,
         lease: Option<LeaseTerms>,
+        metadata: Option<&Bound<'_, MetadataEar>>,
     ) -> PyResult<Self> {
         let idle = idle.parse().map_err(pyo3::exceptions::PyValueError::new_err)?;
         let config = plane::Config {
@@ -116,12 +128,16 @@ impl Consumer {
             descriptor_stream_id,
             max_outstanding_seq_gap,
             freshness_ns,
+            hello_period_ns,
         };
         let terms = lease.map(|l| l.terms(stream_id, Role::Consumer)).transpose()?;
-        let consumer = Arc::new(plane::Consumer::new(config, terms));
+        let consumer = Arc::new(plane::Consumer::new(config, wanted.wanted(), terms));
+        let metadata = metadata.map(|ear| Known::new(ear, stream_id));
+        let origin = Arc::new(Origin { counters: consumer.counters().clone(), metadata });
         let id = conductor.get().home(conductor.py())?.add(consumer.clone());
         Ok(Self {
             consumer,
+            origin,
             conductor: conductor.clone().unbind(),
             id,
             idle,
@@ -164,6 +180,14 @@ impl Consumer {
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         errors::at_home(py, self.birth)?;
         Ok(py.detach(|| self.consumer.is_ready()))
+    }
+
+    /// Who it is to its producer, and how its descriptors come.
+    fn standing<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        errors::at_home(py, self.birth)?;
+        let standing = wishes::standing(py, &self.consumer.standing())?;
+        standing.set_item("progress_on_own", self.consumer.follows().1)?;
+        Ok(standing)
     }
 
     /// How the lease stands; None without a driver.
@@ -229,6 +253,23 @@ impl Consumer {
         }
     }
 
+    /// What is new of frames that are still filling.
+    #[pyo3(signature = (limit = 64))]
+    fn poll_progress(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<Progress>> {
+        self.check_follows(py)?;
+        let mut parts = Vec::new();
+        py.detach(|| self.consumer.poll_progress(limit, &mut parts));
+        Ok(parts.into_iter().map(|part| Progress::new(part, self.birth)).collect())
+    }
+
+    /// Waits for something that `poll_progress` may give; False on timeout or close.
+    #[pyo3(signature = (timeout = None))]
+    fn wait_progress(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        self.check_follows(py)?;
+        let waited = until(py, deadline(timeout)?, |left| self.consumer.wait_progress(left, self.idle))?;
+        Ok(matches!(waited, Waited::Ready))
+    }
+
     /// received, span, and every drop by its reason.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::at_home(py, self.birth)?;
@@ -250,7 +291,36 @@ impl Consumer {
             ignored.set_item(why.word(), counters.ignored(why).load(Ordering::Relaxed))?;
         }
         dict.set_item("announces_ignored", ignored)?;
+        dict.set_item("progress", PyDict::from_sequence(&progress::counters(counters).into_pyobject(py)?)?)?;
         Ok(dict)
+    }
+
+    /// The attributes of the latest metadata version that was heard.
+    fn newest_metadata(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let newest = self.known(py)?.map(|k| k.newest(py)).transpose()?.flatten();
+        Ok(newest.map(|s| s.mapping.clone_ref(py)))
+    }
+
+    /// Name and summary of the source, as it announces itself.
+    fn source(&self, py: Python<'_>) -> PyResult<Option<(String, String)>> {
+        Ok(self.known(py)?.and_then(Known::source).map(|s| (s.name, s.summary)))
+    }
+
+    /// The latest blob of that type, or the latest by the given epoch and version; `exact`: of just that one.
+    #[pyo3(signature = (blob_type, of = None, exact = false))]
+    fn find_blob<'py>(
+        &self,
+        py: Python<'py>,
+        blob_type: u32,
+        of: Option<(u64, u32)>,
+        exact: bool,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        Ok(self.known(py)?.and_then(|k| k.blob(py, blob_type, of, exact)))
+    }
+
+    /// What was heard on the metadata stream, and what became of it.
+    fn metadata_counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.known(py)?.map_or_else(|| Ok(PyDict::new(py)), |k| k.counters(py))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
@@ -274,13 +344,32 @@ fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
 
 impl Consumer {
     fn wait_until(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<Waited> {
-        loop {
-            let left = deadline
-                .map_or(SIGNAL_CHECK, |d| d.saturating_duration_since(Instant::now()).min(SIGNAL_CHECK));
-            match py.detach(|| self.consumer.wait(left, self.idle)) {
-                Waited::TimedOut if deadline.is_none_or(|d| Instant::now() < d) => py.check_signals()?,
-                ended => return Ok(ended),
-            }
+        until(py, deadline, |left| self.consumer.wait(left, self.idle))
+    }
+
+    fn check_follows(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        if self.consumer.follows().0 {
+            return Ok(());
+        }
+        Err(pyo3::exceptions::PyValueError::new_err(
+            "this consumer did not ask for progress; use ctx.consumer(..., progress=True)",
+        ))
+    }
+}
+
+/// Waits in slices, so that a Ctrl-C is heard between them.
+fn until(
+    py: Python<'_>,
+    deadline: Option<Instant>,
+    wait: impl Fn(Duration) -> Waited + Sync,
+) -> PyResult<Waited> {
+    loop {
+        let left =
+            deadline.map_or(SIGNAL_CHECK, |d| d.saturating_duration_since(Instant::now()).min(SIGNAL_CHECK));
+        match py.detach(|| wait(left)) {
+            Waited::TimedOut if deadline.is_none_or(|d| Instant::now() < d) => py.check_signals()?,
+            ended => return Ok(ended),
         }
     }
 }

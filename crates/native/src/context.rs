@@ -16,6 +16,7 @@ use crate::errors;
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Conductor {
     conductor: plane::Conductor,
+    control: (String, i32),
     birth: Birth,
 }
 
@@ -34,6 +35,11 @@ impl Conductor {
         Ok(AtHome(&self.conductor))
     }
 
+    /// Channel and stream id of the control stream.
+    pub fn control(&self) -> (String, i32) {
+        self.control.clone()
+    }
+
     pub fn remove(&self, py: Python<'_>, id: u64) {
         if self.birth.is_here() {
             py.detach(|| self.conductor.remove(id));
@@ -49,7 +55,7 @@ pub fn bounded(seconds: f64) -> Duration {
 #[pymethods]
 impl Conductor {
     #[new]
-    #[pyo3(signature = (*, aeron_dir, media_driver_lock, embed, dir_mode, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, control_channel, control_stream_id, allowed_base_dirs))]
+    #[pyo3(signature = (*, aeron_dir, media_driver_lock, embed, dir_mode, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, control_channel, control_stream_id, qos_stream_id, allowed_base_dirs))]
     fn new(
         py: Python<'_>,
         aeron_dir: String,
@@ -62,8 +68,10 @@ impl Conductor {
         announce_period_ns: u64,
         control_channel: String,
         control_stream_id: i32,
+        qos_stream_id: i32,
         allowed_base_dirs: Vec<PathBuf>,
     ) -> PyResult<Self> {
+        let control = (control_channel.clone(), control_stream_id);
         let config = plane::Config {
             embed: embed.then(|| {
                 let settings = Settings::new(aeron_dir.clone(), media_driver_lock.clone());
@@ -77,10 +85,11 @@ impl Conductor {
             announce_period_ns,
             control_channel,
             control_stream_id,
+            qos_stream_id,
             allowed_base_dirs,
         };
         let conductor = py.detach(|| plane::Conductor::start(config))?;
-        Ok(Self { conductor, birth: Birth::here() })
+        Ok(Self { conductor, control, birth: Birth::here() })
     }
 
     /// Waits up to `timeout` seconds for the media driver; True once connected.

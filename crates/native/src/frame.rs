@@ -1,5 +1,6 @@
 //! A received frame: read-only memory of a slot that may be overwritten, and the proof that it was not.
 
+use std::borrow::Cow;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,26 +12,27 @@ use pyo3::types::{PyDict, PyTuple};
 use tensorpool_core::fork::Birth;
 use tensorpool_dataplane::consumer as plane;
 
+use crate::metadata::{Origin, Shown};
 use crate::{arrays, errors};
 
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Frame {
     frame: plane::Frame,
-    counters: Arc<plane::Counters>,
+    origin: Arc<Origin>,
     /// Moved from received to late already.
     counted_late: AtomicBool,
     birth: Birth,
 }
 
 impl Frame {
-    pub fn new(frame: plane::Frame, counters: Arc<plane::Counters>, birth: Birth) -> Self {
-        Self { frame, counters, counted_late: AtomicBool::new(false), birth }
+    pub fn new(frame: plane::Frame, origin: Arc<Origin>, birth: Birth) -> Self {
+        Self { frame, origin, counted_late: AtomicBool::new(false), birth }
     }
 
     fn check(&self) -> bool {
         let holds = self.frame.mapping.still_holds(self.frame.located.seq);
         if !holds && !self.counted_late.swap(true, Ordering::Relaxed) {
-            self.counters.received_to_late();
+            self.origin.counters.received_to_late();
         }
         holds
     }
@@ -51,6 +53,39 @@ impl Frame {
 
     fn data(&self) -> *mut u8 {
         self.frame.mapping.payload(self.frame.located.pool, self.frame.located.seq)
+    }
+
+    /// Epoch and metadata version.
+    fn version(&self) -> (u64, u32) {
+        (self.frame.mapping.epoch, self.frame.located.info.meta_version)
+    }
+
+    /// What is known of its source. Version 0 is none.
+    #[inline]
+    fn shown(&self, py: Python<'_>) -> PyResult<Option<Arc<Shown>>> {
+        match (&self.origin.metadata, self.version()) {
+            (_, (_, 0)) | (None, _) => Ok(None),
+            (Some(known), (epoch, version)) => known.at(py, epoch, version),
+        }
+    }
+
+    /// The version that says that its elements are others than the header has it.
+    fn extended(&self, py: Python<'_>) -> PyResult<Option<Arc<Shown>>> {
+        // A forked child has nobody to ask: there it is what the header says.
+        if !self.birth.is_here() {
+            return Ok(None);
+        }
+        let tensor = &self.frame.located.info.tensor;
+        let applies = |s: &Arc<Shown>| s.extension.as_ref().is_some_and(|e| e.applies_to(tensor));
+        Ok(self.shown(py)?.filter(applies))
+    }
+
+    /// The array as what it is.
+    fn seen<'py>(&self, array: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        match self.extended(array.py())?.as_ref().and_then(|s| s.extension.as_ref()) {
+            Some(extension) => extension.view(&array),
+            None => Ok(array),
+        }
     }
 }
 
@@ -86,6 +121,13 @@ impl Frame {
         self.frame.located.info.meta_version
     }
 
+    /// The attributes of its metadata version; None while they are not known, and where there are none.
+    #[getter]
+    fn meta(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        errors::at_home(py, self.birth)?;
+        Ok(self.shown(py)?.map(|s| s.mapping.clone_ref(py)))
+    }
+
     #[getter]
     fn trace_id(&self) -> Option<u64> {
         (self.frame.trace_id != 0).then_some(self.frame.trace_id)
@@ -98,12 +140,18 @@ impl Frame {
 
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.frame.located.info.tensor.shape())
+        let shape = self.frame.located.info.tensor.shape();
+        let extended = self.extended(py)?;
+        let is_pair = extended.as_ref().and_then(|s| s.extension.as_ref()).is_some_and(|e| e.pair);
+        PyTuple::new(py, if is_pair { &shape[..shape.len() - 1] } else { shape })
     }
 
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let name = match self.element_type() {
+        if let Some(extension) = self.extended(py)?.as_ref().and_then(|s| s.extension.as_ref()) {
+            return Ok(extension.dtype(py));
+        }
+        let name = match arrays::dtype_name(self.frame.located.info.tensor.dtype) {
             "bytes" | "bit" => "uint8",
             other => other,
         };
@@ -111,8 +159,12 @@ impl Frame {
     }
 
     #[getter]
-    fn element_type(&self) -> &'static str {
-        arrays::dtype_name(self.frame.located.info.tensor.dtype)
+    fn element_type(&self, py: Python<'_>) -> PyResult<Cow<'static, str>> {
+        let extended = self.extended(py)?;
+        Ok(match extended.as_ref().and_then(|s| s.extension.as_ref()) {
+            Some(extension) => extension.name().to_owned().into(),
+            None => arrays::dtype_name(self.frame.located.info.tensor.dtype).into(),
+        })
     }
 
     #[getter]
@@ -123,7 +175,7 @@ impl Frame {
         let n = usize::from(tensor.ndims);
         // SAFETY: locate held the extent against the payload and the payload against the pool; the
         // frame itself is the base, and it holds the mapping.
-        unsafe {
+        let array = unsafe {
             arrays::view(
                 this.data(),
                 tensor.dtype,
@@ -132,7 +184,8 @@ impl Frame {
                 false,
                 slf.clone().into_any(),
             )
-        }
+        }?;
+        this.seen(array)
     }
 
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
@@ -155,7 +208,9 @@ impl Frame {
         let tensor = &located.info.tensor;
         let strides = &tensor.strides[..usize::from(tensor.ndims)];
         // SAFETY: locate held the extent of shape and strides against this length.
-        unsafe { arrays::view(data as *mut u8, tensor.dtype, tensor.shape(), strides, true, memory) }
+        let array =
+            unsafe { arrays::view(data as *mut u8, tensor.dtype, tensor.shape(), strides, true, memory) }?;
+        this.seen(array)
     }
 
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
@@ -215,15 +270,15 @@ impl Frame {
         Ok(())
     }
 
-    fn __repr__(&self) -> String {
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let located = &self.frame.located;
-        format!(
+        Ok(format!(
             "<Frame stream={} epoch={} seq={} shape={:?} dtype={}>",
             self.frame.mapping.stream_id,
             self.frame.mapping.epoch,
             located.seq,
-            located.info.tensor.shape(),
-            self.element_type()
-        )
+            self.shape(py)?.extract::<Vec<i32>>()?,
+            self.element_type(py)?
+        ))
     }
 }

@@ -4,18 +4,23 @@ use pyo3::prelude::*;
 
 mod arrays;
 mod beacons;
+mod bulletin;
 mod checksum;
 mod consumer;
 mod context;
 mod counter;
 mod errors;
+mod extension;
 mod frame;
 mod lease;
 mod mailbox;
 mod media_driver;
 mod messages;
+mod metadata;
 mod producer;
+mod progress;
 mod shm;
+mod wishes;
 
 #[pymodule]
 fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -26,7 +31,10 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<producer::Offered>()?;
     m.add_class::<consumer::Consumer>()?;
     m.add_class::<frame::Frame>()?;
+    m.add_class::<progress::Progress>()?;
     m.add_class::<mailbox::Mailbox>()?;
+    m.add_class::<metadata::MetadataEar>()?;
+    m.add_class::<bulletin::Bulletin>()?;
     m.add_class::<messages::Publication>()?;
     m.add_class::<messages::Subscription>()?;
     m.add_class::<counter::AeronCounter>()?;

@@ -20,7 +20,10 @@ use tensorpool_dataplane::producer::{Outcome, Tags};
 use crate::arrays::{self, Source};
 use crate::context::Conductor;
 use crate::errors;
+use crate::extension::{Declared, Extension, Given};
 use crate::lease::{self, LeaseTerms};
+use crate::progress::{self, Meter};
+use crate::wishes::Grants;
 
 /// Up to this size the copy is over before another thread that gets the interpreter would have woken up.
 const KEEPS_INTERPRETER_BYTES: u64 = 64 << 10;
@@ -60,7 +63,50 @@ pub struct Producer {
     producer: Arc<plane::Producer>,
     conductor: Py<Conductor>,
     id: u64,
+    declared: Declared,
     birth: Birth,
+}
+
+impl Producer {
+    pub fn parts(&self, py: Python<'_>) -> (Arc<plane::Producer>, Py<Conductor>) {
+        (self.producer.clone(), self.conductor.clone_ref(py))
+    }
+
+    /// Asks the Python side to declare a type that has no number on the wire. False: it stays refused.
+    #[cold]
+    fn declare(slf: &Bound<'_, Self>, refused: &PyErr, named: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+        let value = refused.value(slf.py());
+        let dtype = match (value.getattr_opt("dtype")?, named) {
+            (Some(dtype), _) => dtype,
+            (None, Some(named)) => named.clone(),
+            (None, None) => return Ok(false),
+        };
+        match slf.getattr_opt("_declare_dtype")? {
+            Some(declare) => declare.call1((dtype,))?.extract(),
+            None => Ok(false),
+        }
+    }
+
+    /// The registry's number for a type to claim, and how it is carried, with the version that says so.
+    fn element(
+        slf: &Bound<'_, Self>,
+        dtype: &Bound<'_, PyAny>,
+    ) -> PyResult<(i16, u32, Option<Arc<Extension>>)> {
+        let py = slf.py();
+        for is_retry in [false, true] {
+            let (version, extension) = slf.get().declared.now();
+            match (arrays::parse_dtype(py, dtype), extension) {
+                (Ok(plain), Some(e)) if e.carrier == plain => return Err(arrays::mistakable(py, &e)),
+                (Ok(plain), _) => return Ok((plain, version, None)),
+                (Err(_), Some(e)) if e.is_called(dtype) => return Ok((e.carrier, version, Some(e))),
+                (Err(error), _) if is_retry || !Self::declare(slf, &error, Some(dtype))? => {
+                    return Err(error);
+                }
+                (Err(_), _) => {}
+            }
+        }
+        Err(PyValueError::new_err("the element type changed meanwhile; claim again"))
+    }
 }
 
 /// Regions that this process made, handed over as a dict.
@@ -101,7 +147,7 @@ impl OwnRegions {
 impl Producer {
     /// With `own` regions it maps and announces them; with a `lease` it writes into what a driver gives it.
     #[new]
-    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, publish_timestamps, prefault, announce_period_ns, own = None, lease = None))]
+    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, publish_timestamps, prefault, announce_period_ns, qos_period_ns, grants, own = None, lease = None))]
     fn new(
         conductor: &Bound<'_, Conductor>,
         stream_id: u32,
@@ -110,10 +156,13 @@ impl Producer {
         publish_timestamps: bool,
         prefault: bool,
         announce_period_ns: u64,
+        qos_period_ns: u64,
+        grants: Grants,
         own: Option<OwnRegions>,
         lease: Option<LeaseTerms>,
     ) -> PyResult<Self> {
         let py = conductor.py();
+        let (control_channel, control_stream_id) = conductor.get().control();
         let config = plane::Config {
             stream_id,
             descriptor_channel,
@@ -121,6 +170,11 @@ impl Producer {
             publish_timestamps,
             announce: None,
             announce_period_ns,
+            qos_period_ns,
+            control_channel,
+            control_stream_id,
+            floors: grants.floors(),
+            policy: grants.policy(),
             prefault,
         };
         let producer = match (own, lease) {
@@ -138,7 +192,28 @@ impl Producer {
         };
         let producer = Arc::new(producer);
         let id = conductor.get().home(py)?.add(producer.clone());
-        Ok(Self { producer, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+        Ok(Self {
+            producer,
+            conductor: conductor.clone().unbind(),
+            id,
+            declared: Declared::default(),
+            birth: Birth::here(),
+        })
+    }
+
+    /// Frames from here on carry this metadata version, and arrays of the extension's type go as its carrier.
+    #[pyo3(signature = (meta_version, extension = None))]
+    fn describe(&self, py: Python<'_>, meta_version: u32, extension: Option<Given<'_>>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        self.declared.set(meta_version, extension.map(Extension::new).transpose()?);
+        Ok(())
+    }
+
+    /// The metadata version that frames carry; 0 is none.
+    #[getter]
+    fn meta_version(&self, py: Python<'_>) -> PyResult<u32> {
+        errors::at_home(py, self.birth)?;
+        Ok(self.declared.now().0)
     }
 
     /// How the lease stands; None for one that owns its regions.
@@ -147,40 +222,53 @@ impl Producer {
         lease::status(py, self.producer.lease())
     }
 
-    #[pyo3(signature = (array, *, timestamp_ns = None, dtype = None, meta_version = 0, trace_id = 0))]
-    fn offer(
-        &self,
-        py: Python<'_>,
-        array: &Bound<'_, PyAny>,
+    #[pyo3(signature = (array, *, timestamp_ns = None, dtype = None, meta_version = None, trace_id = 0))]
+    fn offer<'py>(
+        slf: &Bound<'py, Self>,
+        array: &Bound<'py, PyAny>,
         timestamp_ns: Option<u64>,
-        dtype: Option<&Bound<'_, PyAny>>,
-        meta_version: u32,
+        dtype: Option<&Bound<'py, PyAny>>,
+        meta_version: Option<u32>,
         trace_id: u64,
     ) -> PyResult<Offered> {
-        errors::at_home(py, self.birth)?;
-        let source = Source::new(array, dtype)?;
-        let tags = Tags { timestamp_ns, meta_version, trace_id };
+        let py = slf.py();
+        let this = slf.get();
+        errors::at_home(py, this.birth)?;
+        let (mut version, extension) = this.declared.now();
+        let source = match Source::new(array, dtype, extension.as_deref()) {
+            Ok(source) => source,
+            Err(error) => {
+                if !Self::declare(slf, &error, None)? {
+                    return Err(error);
+                }
+                let (later, extension) = this.declared.now();
+                version = later;
+                Source::new(array, dtype, extension.as_deref())?
+            }
+        };
+        let tags = Tags { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
         let (memory, spec, len) = (source.memory(), source.spec, source.values_len);
         // SAFETY: the source is held, and offer hands out a slot of at least `len` bytes.
         let fill = |dst| unsafe { memory.copy_to(dst) };
         let at_once = if len <= KEEPS_INTERPRETER_BYTES {
-            self.producer.try_offer(spec, len, tags, fill)
+            this.producer.try_offer(spec, len, tags, fill)
         } else {
             None
         };
-        let offered = at_once.unwrap_or_else(|| py.detach(|| self.producer.offer(spec, len, tags, fill)));
+        let offered = at_once.unwrap_or_else(|| py.detach(|| this.producer.offer(spec, len, tags, fill)));
         Ok(Offered { offered })
     }
 
     /// A slot to write into. Raises ClaimRefused where an offer would be dropped.
-    #[pyo3(signature = (shape, dtype, *, order = "C", timestamp_ns = None, meta_version = 0, trace_id = 0))]
+    #[pyo3(signature = (shape, dtype, *, order = "C", progress = None, timestamp_ns = None, meta_version = None, trace_id = 0))]
     fn claim(
         slf: &Bound<'_, Self>,
         shape: &Bound<'_, PyAny>,
         dtype: &Bound<'_, PyAny>,
         order: &str,
+        progress: Option<&str>,
         timestamp_ns: Option<u64>,
-        meta_version: u32,
+        meta_version: Option<u32>,
         trace_id: u64,
     ) -> PyResult<Slot> {
         let py = slf.py();
@@ -193,10 +281,25 @@ impl Producer {
                 return Err(PyValueError::new_err(format!("order {other:?}: use \"C\" or \"F\"")));
             }
         };
-        let (n, shape) = arrays::parse_shape(shape)?;
-        let spec = arrays::spec(arrays::parse_dtype(py, dtype)?, major_order, &shape[..n])?;
+        let (mut n, mut shape) = arrays::parse_shape(shape)?;
+        let (dtype, version, extension) = Self::element(slf, dtype)?;
+        if extension.as_ref().is_some_and(|e| e.pair) {
+            if order == "F" {
+                return Err(PyValueError::new_err("pairs of numbers lie side by side: use order \"C\""));
+            }
+            *shape.get_mut(n).ok_or_else(|| arrays::too_many(n + 1))? = 2;
+            n += 1;
+        }
+        let spec = arrays::spec(dtype, major_order, &shape[..n])?;
         let len = spec.values_len().ok_or_else(|| PyValueError::new_err("the tensor is too large"))?;
-        let claim = py.detach(|| this.producer.claim(spec, len)).map_err(|outcome| {
+        let told = progress.map(|unit| progress::told_in(spec, unit)).transpose()?;
+        let tags = Tags { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
+        let claim = match told {
+            None => py.detach(|| this.producer.claim(spec, len)),
+            Some((spec, stride, _)) => py.detach(|| this.producer.claim_told(spec, len, stride, tags)),
+        };
+        let meter = told.map(|(spec, stride, unit)| Meter::new(unit, stride, &spec, len));
+        let claim = claim.map_err(|outcome| {
             let message = match outcome {
                 Outcome::NoPool => {
                     format!("{len} bytes fit no pool of this stream; configure a larger pool")
@@ -211,9 +314,8 @@ impl Producer {
             };
             errors::raise(py, "ClaimRefused", &message, |f| f.set_item("outcome", outcome.word()))
         })?;
-        let tags = Tags { timestamp_ns, meta_version, trace_id };
-        let state = Mutex::new(SlotState { claim: Some(claim), tags, array: None, result: None });
-        Ok(Slot { producer: this.producer.clone(), spec, state, birth: this.birth })
+        let state = Mutex::new(SlotState { claim: Some(claim), tags, meter, array: None, result: None });
+        Ok(Slot { producer: this.producer.clone(), spec, extension, state, birth: this.birth })
     }
 
     #[getter]
@@ -266,7 +368,26 @@ impl Producer {
         ] {
             dict.set_item(name, counter.load(Ordering::Relaxed))?;
         }
+        let lanes = self.producer.lane_counters();
+        dict.set_item("lane_published", lanes.published.load(Ordering::Relaxed))?;
+        dict.set_item("lane_limited", lanes.limited.load(Ordering::Relaxed))?;
+        dict.set_item("lane_lost", lanes.lost.load(Ordering::Relaxed))?;
+        dict.set_item("progress_sent", lanes.progress_sent.load(Ordering::Relaxed))?;
+        dict.set_item("progress_lost", lanes.progress_lost.load(Ordering::Relaxed))?;
         Ok(dict)
+    }
+
+    /// Whether someone wants to hear of frames that are still filling, and can be told.
+    #[getter]
+    fn has_listeners(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(self.producer.has_listeners())
+    }
+
+    /// Consumers known by their hellos, and those with a descriptor stream of their own.
+    fn consumers(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.producer.consumers()))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
@@ -283,6 +404,8 @@ struct Pin(#[allow(dead_code)] Arc<Mapping>);
 struct SlotState {
     claim: Option<plane::Claim>,
     tags: Tags,
+    /// How far it is, where it was claimed with progress.
+    meter: Option<Meter>,
     array: Option<Py<PyAny>>,
     result: Option<plane::Offered>,
 }
@@ -292,6 +415,7 @@ struct SlotState {
 pub struct Slot {
     producer: Arc<plane::Producer>,
     spec: TensorSpec,
+    extension: Option<Arc<Extension>>,
     state: Mutex<SlotState>,
     birth: Birth,
 }
@@ -299,6 +423,19 @@ pub struct Slot {
 impl Slot {
     fn state(&self) -> std::sync::MutexGuard<'_, SlotState> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn raise(&self, py: Python<'_>, to: impl FnOnce(u64) -> u64) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        let mut state = self.state();
+        let SlotState { claim, meter, .. } = &mut *state;
+        let claim = claim.as_ref().ok_or_else(|| ended(py))?;
+        let meter = meter.as_mut().ok_or_else(|| {
+            PyValueError::new_err("this slot was claimed without progress; use claim(..., progress=\"rows\")")
+        })?;
+        let bytes = meter.raise_to(to(meter.filled()))?;
+        self.producer.advance(claim, bytes);
+        Ok(())
     }
 
     /// Takes the claim out, and the right to write from the array that was given out.
@@ -334,6 +471,10 @@ impl Slot {
         // SAFETY: the claim's slot holds the contiguous tensor, and the pin holds the mapping.
         let array =
             unsafe { arrays::view(data, self.spec.dtype, &self.spec.dims[..n], &strides[..n], true, pin)? };
+        let array = match &self.extension {
+            Some(extension) => extension.view(&array)?,
+            None => array,
+        };
         self.state().array = Some(array.clone().unbind());
         Ok(array)
     }
@@ -349,6 +490,24 @@ impl Slot {
     fn result(&self, py: Python<'_>) -> PyResult<Option<Offered>> {
         errors::at_home(py, self.birth)?;
         Ok(self.state().result.map(|offered| Offered { offered }))
+    }
+
+    /// So many more rows, columns or bytes are in place: told to those who want to know, not too often.
+    #[pyo3(signature = (count = 1))]
+    fn advance(&self, py: Python<'_>, count: u64) -> PyResult<()> {
+        self.raise(py, |filled| filled.saturating_add(count))
+    }
+
+    /// The same with the number of them from the start, as a DMA engine reports it.
+    fn advance_to(&self, py: Python<'_>, total: u64) -> PyResult<()> {
+        self.raise(py, |_| total)
+    }
+
+    /// How many rows, columns or bytes are in place.
+    #[getter]
+    fn filled(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        errors::at_home(py, self.birth)?;
+        Ok(self.state().meter.as_ref().map(Meter::filled))
     }
 
     fn set_timestamp_ns(&self, py: Python<'_>, value: u64) -> PyResult<()> {

@@ -1,15 +1,20 @@
 //! What happens to a consumer on the conductor's thread: handles, announces, its lease.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tensorpool_core::announce::PoolAnnounce;
 use tensorpool_core::driver_messages::Heard;
+use tensorpool_core::drops::Drop as Reason;
+use tensorpool_core::greeting;
+use tensorpool_core::layout::NULL_U64;
 use tensorpool_core::mapping::{Action, Held, Ignored};
 use tensorpool_core::region::Access;
 use tensorpool_core::ring::Mapping;
+use tensorpool_core::spoken::{QosConsumer, Spoken};
 use tensorpool_core::time::monotonic_ns;
 
+use super::wanting::Wanting;
 use super::{Consumer, Refused};
 use crate::aeron::{AeronError, Client};
 use crate::announces::with_parameter;
@@ -30,12 +35,73 @@ impl Consumer {
         if let Some(fresh) = &mapping {
             if state.tracked.replace(fresh.epoch) != Some(fresh.epoch) {
                 state.tracker.reset();
+                state.following.iter_mut().for_each(|f| f.reset());
             }
             state.refused = None;
             state.told = None;
             self.counters.mapped.fetch_add(1, Ordering::Relaxed);
         }
-        std::mem::replace(&mut state.mapping, mapping)
+        let is_mapped = mapping.is_some();
+        let old = std::mem::replace(&mut state.mapping, mapping);
+        drop(state);
+        // A new epoch has a producer that has granted nothing yet.
+        let turns = match self.consumer_id().filter(|_| is_mapped) {
+            Some(id) => self.wanting().begin(id),
+            None => self.wanting().end(),
+        };
+        self.turn(turns);
+        old
+    }
+
+    fn wanting(&self) -> MutexGuard<'_, Wanting> {
+        self.wanting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// On a driver, the id of the lease; alone, one of our own.
+    fn consumer_id(&self) -> Option<u32> {
+        match &self.lease {
+            Some(lease) => lease.status().client_id,
+            None => Some(self.own_id.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Which streams are read from here on.
+    fn turn(&self, turns: Vec<greeting::Turn>) {
+        self.turn_progress(&turns);
+        for turn in turns {
+            if let greeting::Turn::Descriptors(lane) = turn {
+                let mut state = self.state.lock_first();
+                state.own = Handle::None;
+                if lane.is_none() && state.on_own {
+                    // Back to the shared stream, which is asked for anew.
+                    state.subscription = Handle::None;
+                    (state.draining, state.on_own, state.overlaps) = (None, false, true);
+                }
+                state.own_lane = lane;
+                self.attached.store(false, Ordering::Relaxed);
+            }
+        }
+        let limited = self.wanting().is_limited();
+        let mut state = self.state.lock_first();
+        state.limited = limited && state.on_own;
+    }
+
+    /// Another consumer reports under our id: one of the two has to take another, and it may as well be us.
+    fn collide(&self, tick: &Tick<'_>) {
+        let epoch = self.mapping().map_or(0, |m| m.epoch);
+        self.event(tick.events, tick.now.monotonic_ns, "id_collision", epoch, String::new());
+        match &self.lease {
+            Some(lease) => {
+                lease.give_back(tick, "another consumer has the same id".to_owned());
+                self.unmap(tick, "another consumer has the same id");
+            }
+            None => {
+                let fresh = crate::lease::random_id();
+                self.own_id.store(fresh, Ordering::Relaxed);
+                let turns = self.wanting().begin(fresh);
+                self.turn(turns);
+            }
+        }
     }
 
     /// `said_ns`: when the owner spoke of these regions.
@@ -82,21 +148,39 @@ impl Endpoint for Consumer {
         let mut state = self.state.lock_first();
         // A reader that stops polling must stall nobody: it is put to rest instead.
         let channel = with_parameter(&config.descriptor_channel, "tether=false");
-        state.subscription.advance(|| client.add_subscription(&channel, config.descriptor_stream_id))?;
-        (state.departures, state.image) = (0, None);
-        self.attached.store(state.subscription.get().is_some(), Ordering::Relaxed);
+        if state.subscription.get().is_none() {
+            state.subscription.advance(|| client.add_subscription(&channel, config.descriptor_stream_id))?;
+            (state.departures, state.image) = (0, None);
+        }
+        let is_following = state.following.as_mut().map_or(Ok(true), |f| f.advance(client))?;
+        let is_settled = state.move_to_own(client)? & is_following;
+        let is_there = state.subscription.get().is_some();
+        self.has_subscription.store(is_there, Ordering::Relaxed);
+        self.attached.store(is_there && is_settled, Ordering::Relaxed);
+        drop(state);
+        self.turn(Vec::new());
         Ok(())
     }
 
     fn detach(&self) {
         self.attached.store(false, Ordering::Relaxed);
-        self.state.lock_first().subscription = Handle::None;
+        self.has_subscription.store(false, Ordering::Relaxed);
+        {
+            let mut state = self.state.lock_first();
+            (state.subscription, state.own) = (Handle::None, Handle::None);
+            (state.draining, state.on_own, state.own_lane) = (None, false, None);
+            state.following.iter_mut().for_each(|f| f.detach());
+        }
+        // What was granted went with the media driver: it is asked for again.
+        let turns = self.wanting().restart();
+        self.turn(turns);
     }
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         let mut state = self.state.lock_first();
-        state.subscription = Handle::None;
+        (state.subscription, state.own, state.draining) = (Handle::None, Handle::None, None);
+        state.following.iter_mut().for_each(|f| f.detach());
         state.mapping = None;
     }
 
@@ -131,8 +215,59 @@ impl Endpoint for Consumer {
         }
     }
 
-    fn wants_lease(&self) -> bool {
-        self.lease.is_some()
+    fn talks(&self) -> bool {
+        !self.is_closed()
+    }
+
+    fn on_spoken(&self, said: &Spoken, tick: &Tick<'_>) {
+        if let Spoken::Progress(said) = said {
+            return self.hear_progress(said);
+        }
+        let (turns, collides) = self.wanting().on_spoken(said);
+        if collides {
+            return self.collide(tick);
+        }
+        for turn in &turns {
+            let (kind, detail) = match turn {
+                greeting::Turn::Declined => {
+                    ("declined", "the producer grants no stream of its own".to_owned())
+                }
+                greeting::Turn::Fallback(uri) => ("fallback", uri.clone()),
+                greeting::Turn::UnknownFallback(uri) => ("fallback_refused", uri.clone()),
+                greeting::Turn::Shm => ("fallback_over", String::new()),
+                _ => continue,
+            };
+            let epoch = self.mapping().map_or(0, |m| m.epoch);
+            self.event(tick.events, tick.now.monotonic_ns, kind, epoch, detail);
+        }
+        if matches!(said, Spoken::Config(_)) {
+            self.turn(turns);
+        }
+    }
+
+    fn send_qos(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
+        let now_ns = tick.now.monotonic_ns;
+        if !self.wanting().is_report_due(now_ns) {
+            return;
+        }
+        let (epoch, last_seq) = {
+            let state = self.state.lock_first();
+            let Some(mapping) = &state.mapping else { return };
+            (mapping.epoch, state.tracker.last_seq())
+        };
+        let drops = |reasons: &[Reason]| reasons.iter().map(|r| self.counters.drops.get(*r)).sum();
+        let mut wanting = self.wanting();
+        let standing = wanting.standing();
+        let qos = QosConsumer {
+            stream_id: self.config.stream_id,
+            consumer_id: standing.consumer_id.unwrap_or(0),
+            epoch,
+            last_seq_seen: last_seq.unwrap_or(NULL_U64),
+            drops_gap: drops(&[Reason::Gap, Reason::Resync, Reason::Rested, Reason::Paused]),
+            drops_late: drops(&[Reason::Late, Reason::NotCommitted, Reason::Stale]),
+            mode: standing.mode,
+        };
+        wanting.report(qos, now_ns, send);
     }
 
     fn on_driver(&self, heard: &Heard, tick: &Tick<'_>) {
@@ -155,8 +290,11 @@ impl Endpoint for Consumer {
     }
 
     fn send_requests(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
+        self.wanting().greet(tick.now.monotonic_ns, send);
         // A lease before the subscription would let frames pass unheard.
-        if self.attached.load(Ordering::Relaxed) && self.lease.as_ref().is_some_and(|l| l.work(tick, send)) {
+        if self.has_subscription.load(Ordering::Relaxed)
+            && self.lease.as_ref().is_some_and(|l| l.work(tick, send))
+        {
             self.unmap(tick, "the driver is lost");
         }
     }

@@ -1,17 +1,22 @@
 //! What happens to a producer on the conductor's thread: handles, announces, its lease.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tensorpool_core::announce::PoolAnnounce;
+use tensorpool_core::bulletin::Speaker;
 use tensorpool_core::driver_messages::{AttachResponse, Heard};
+use tensorpool_core::layout::NULL_U64;
 use tensorpool_core::mapping::Now;
 use tensorpool_core::order::Order;
 use tensorpool_core::region::Access;
 use tensorpool_core::region_lock::RegionLock;
 use tensorpool_core::ring::Mapping;
+use tensorpool_core::spoken::{QosProducer, Spoken};
+use tensorpool_core::wishes::Change;
 
-use super::{Producer, State};
+use super::wishing::Wishing;
+use super::{Pending, Producer, State};
 use crate::aeron::{AeronError, Client};
 use crate::conductor::{Endpoint, Tick};
 use crate::handle::Handle;
@@ -21,9 +26,10 @@ impl State {
     /// A new epoch: its sequences count from the beginning.
     pub(super) fn take_up(&mut self, mapping: Arc<Mapping>, lock: Option<RegionLock>) {
         self.order = Order::new(mapping.nslots);
-        self.pending = vec![(0, 0); mapping.nslots as usize];
+        self.pending = vec![Pending::default(); mapping.nslots as usize];
         self.mapping = Some(mapping);
         self.lock = lock;
+        self.voice.telling.clear();
     }
 }
 
@@ -50,11 +56,37 @@ impl Producer {
         }
     }
 
+    pub(super) fn wishing(&self) -> MutexGuard<'_, Wishing> {
+        self.wishing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lanes that are new are asked for at the next round.
+    fn apply(&self, changes: Vec<Change>) {
+        if changes.is_empty() {
+            return;
+        }
+        let mut state = self.state.lock_first();
+        changes.into_iter().for_each(|change| state.lanes.apply(change));
+        self.attached.store(false, Ordering::Relaxed);
+    }
+
+    fn producer_id(&self) -> u32 {
+        let leased = self.lease.as_ref().and_then(|l| l.status().client_id);
+        leased.or(self.config.announce.as_ref().map(|a| a.producer_id)).unwrap_or(0)
+    }
+
+    /// Who speaks for the stream; nobody while it has no epoch.
+    pub fn speaker(&self) -> Option<Speaker> {
+        let epoch = self.state.lock_first().mapping.as_ref()?.epoch;
+        Some(Speaker { producer_id: self.producer_id(), epoch })
+    }
+
     /// Nothing is written from here on. Deferred frames can no longer go out.
     fn let_go(&self) {
         let gone = {
             let mut state = self.state.lock_first();
             let deferred = state.order.give_up();
+            state.voice.telling.clear();
             self.counters.closed.fetch_add(deferred, Ordering::Relaxed);
             (state.mapping.take(), state.lock.take())
         };
@@ -83,19 +115,28 @@ impl Endpoint for Producer {
         state.publication.advance(|| {
             client.add_exclusive_publication(&config.descriptor_channel, config.descriptor_stream_id)
         })?;
-        self.attached.store(state.publication.get().is_some(), Ordering::Relaxed);
+        let has_lanes = state.lanes.advance(client) & state.voice.advance(client, config)?;
+        self.has_publication.store(state.publication.get().is_some(), Ordering::Relaxed);
+        self.attached.store(state.publication.get().is_some() && has_lanes, Ordering::Relaxed);
         Ok(())
     }
 
     fn detach(&self) {
         self.attached.store(false, Ordering::Relaxed);
-        self.state.lock_first().publication = Handle::None;
+        self.has_publication.store(false, Ordering::Relaxed);
+        let mut state = self.state.lock_first();
+        state.publication = Handle::None;
+        state.lanes.detach();
+        state.voice.detach();
     }
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.let_go();
-        self.state.lock_first().publication = Handle::None;
+        let mut state = self.state.lock_first();
+        state.publication = Handle::None;
+        state.lanes.clear();
+        state.voice.detach();
     }
 
     fn on_disconnected(&self, tick: &Tick<'_>) {
@@ -104,8 +145,8 @@ impl Endpoint for Producer {
         }
     }
 
-    fn wants_lease(&self) -> bool {
-        self.lease.is_some()
+    fn talks(&self) -> bool {
+        !self.closed.load(Ordering::Relaxed)
     }
 
     fn hears_announces(&self) -> bool {
@@ -124,6 +165,8 @@ impl Endpoint for Producer {
     }
 
     fn on_driver(&self, heard: &Heard, tick: &Tick<'_>) {
+        let changes = self.wishing().on_driver(heard);
+        self.apply(changes);
         let Some(lease) = &self.lease else { return };
         match lease.on_driver(heard, tick) {
             Turn::Granted(response) => self.take_up(lease, response, tick),
@@ -138,9 +181,44 @@ impl Endpoint for Producer {
         }
     }
 
+    fn on_spoken(&self, said: &Spoken, tick: &Tick<'_>) {
+        let changes = self.wishing().on_spoken(said, tick.now.monotonic_ns);
+        if matches!(said, Spoken::Hello(hello) if hello.stream_id == self.config.stream_id) {
+            // Someone may be waiting to map us.
+            self.announce_soon();
+            self.next_listeners_ns.store(0, Ordering::Relaxed);
+        }
+        self.apply(changes);
+    }
+
+    fn send_qos(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
+        let now_ns = tick.now.monotonic_ns;
+        if now_ns < self.next_qos_ns.load(Ordering::Relaxed) {
+            return;
+        }
+        let (epoch, next_seq) = {
+            let state = self.state.lock_first();
+            let Some(mapping) = &state.mapping else { return };
+            (mapping.epoch, state.order.next_seq())
+        };
+        let qos = QosProducer {
+            stream_id: self.config.stream_id,
+            producer_id: self.producer_id(),
+            epoch,
+            current_seq: next_seq.checked_sub(1).unwrap_or(NULL_U64),
+            watermark: None,
+        };
+        if send(&qos.encode()) {
+            self.next_qos_ns.store(now_ns + self.config.qos_period_ns, Ordering::Relaxed);
+        }
+    }
+
     fn send_requests(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
+        self.wishing().send(send);
         // Without its descriptor stream it could not say a word of what it writes.
-        if self.attached.load(Ordering::Relaxed) && self.lease.as_ref().is_some_and(|l| l.work(tick, send)) {
+        if self.has_publication.load(Ordering::Relaxed)
+            && self.lease.as_ref().is_some_and(|l| l.work(tick, send))
+        {
             self.let_go();
         }
     }
@@ -152,6 +230,9 @@ impl Endpoint for Producer {
     /// Alone, the producer gives the sign of life of its regions itself.
     fn duty(&self, tick: &Tick<'_>) {
         let now_ns = tick.now.monotonic_ns;
+        let changes = self.wishing().on_tick(now_ns);
+        self.apply(changes);
+        self.heed_listeners(now_ns);
         if self.config.announce.is_none() || now_ns < self.next_activity_ns.load(Ordering::Relaxed) {
             return;
         }

@@ -1,0 +1,115 @@
+//! A producer's words on the metadata stream, said by the conductor: a busy interpreter delays none of them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tensorpool_core::bulletin::{Board, Periods, Speaker};
+use tensorpool_core::spoken::Spoken;
+use tensorpool_core::time::monotonic_ns;
+
+use crate::aeron::{AeronError, Client, Publication};
+use crate::conductor::{Endpoint, Tick};
+use crate::handle::Handle;
+use crate::producer::Producer;
+
+/// How often the epoch is looked at, for which the producer's lock is taken.
+const LOOK_NS: u64 = 20_000_000;
+
+struct State {
+    publication: Handle<Publication>,
+    board: Board,
+    who: Option<Speaker>,
+    next_look_ns: u64,
+    closed: bool,
+}
+
+pub struct Bulletin {
+    channel: String,
+    stream_id: i32,
+    producer: Arc<Producer>,
+    state: Mutex<State>,
+}
+
+impl Bulletin {
+    pub fn new(channel: String, stream_id: i32, producer: Arc<Producer>, periods: Periods) -> Self {
+        let board = Board::new(producer.stream_id(), periods);
+        let state = State { publication: Handle::None, board, who: None, next_look_ns: 0, closed: false };
+        Self { channel, stream_id, producer, state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says it at once, if somebody listens: before any frame that refers to it. False: not an announce.
+    pub fn put(&self, announce: Vec<u8>, meta: Vec<u8>) -> bool {
+        let mut state = self.lock();
+        let put = state.board.put(announce, meta);
+        self.say(&mut state, monotonic_ns());
+        put
+    }
+
+    pub fn put_blob(&self, blob_type: u32, version: u32, bytes: Vec<u8>) {
+        self.lock().board.put_blob(blob_type, version, bytes);
+    }
+
+    pub fn take_blob(&self, blob_type: u32) -> bool {
+        self.lock().board.take_blob(blob_type)
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.lock().publication.get().is_some()
+    }
+
+    /// The longest message that the stream takes; none while there is no stream.
+    pub fn max_message_length(&self) -> Option<usize> {
+        self.lock().publication.get().map(|p| p.max_message_length())
+    }
+
+    fn say(&self, state: &mut State, now_ns: u64) {
+        let State { publication, board, who, next_look_ns, .. } = state;
+        let Some(publication) = publication.get().filter(|p| p.is_connected()) else { return };
+        if board.is_due(now_ns) || now_ns >= *next_look_ns {
+            *who = self.producer.speaker();
+            *next_look_ns = now_ns + LOOK_NS;
+        }
+        if let Some(who) = *who {
+            board.say(now_ns, who, &mut |message| publication.offer(message).is_ok());
+        }
+    }
+}
+
+impl Endpoint for Bulletin {
+    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+        let mut state = self.lock();
+        if state.closed {
+            return Ok(());
+        }
+        state.publication.advance(|| client.add_publication(&self.channel, self.stream_id))
+    }
+
+    fn detach(&self) {
+        self.lock().publication = Handle::None;
+    }
+
+    fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.publication = Handle::None;
+    }
+
+    fn talks(&self) -> bool {
+        true
+    }
+
+    fn on_spoken(&self, said: &Spoken, tick: &Tick<'_>) {
+        if let Spoken::Hello(hello) = said
+            && hello.stream_id == self.producer.stream_id()
+        {
+            self.lock().board.on_hello(hello.consumer_id, tick.now.monotonic_ns);
+        }
+    }
+
+    fn duty(&self, tick: &Tick<'_>) {
+        self.say(&mut self.lock(), tick.now.monotonic_ns);
+    }
+}

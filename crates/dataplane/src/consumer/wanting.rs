@@ -1,0 +1,123 @@
+//! What a consumer wants of its producer, what it got, and what it reports (wire §5, §10.1.2, §10.4.1).
+
+use std::collections::VecDeque;
+
+use tensorpool_core::greeting::{Greeting, Turn, Wanted};
+use tensorpool_core::hello::{Lane, Mode};
+use tensorpool_core::spoken::{QosConsumer, Spoken};
+
+/// Our own reports come back to us; one of the last few is no one else's.
+const OWN_REPORTS: usize = 8;
+
+/// How things stand between a consumer and its producer, for whoever asks.
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    pub consumer_id: Option<u32>,
+    pub mode: Mode,
+    pub descriptors: Option<Lane>,
+    /// Whether descriptors are read from there already.
+    pub on_own: bool,
+    pub control: Option<Lane>,
+    pub fallback_uri: Option<String>,
+    pub declined: bool,
+}
+
+pub struct Wanting {
+    greeting: Greeting,
+    period_ns: u64,
+    next_qos_ns: u64,
+    reports: VecDeque<QosConsumer>,
+    fallback_uri: Option<String>,
+    declined: bool,
+}
+
+impl Wanting {
+    pub fn new(stream_id: u32, wanted: Wanted, period_ns: u64) -> Self {
+        Self {
+            greeting: Greeting::new(stream_id, wanted, period_ns),
+            period_ns,
+            next_qos_ns: 0,
+            reports: VecDeque::new(),
+            fallback_uri: None,
+            declined: false,
+        }
+    }
+
+    pub fn standing(&self) -> Standing {
+        Standing {
+            consumer_id: self.greeting.consumer_id(),
+            mode: self.greeting.mode(),
+            descriptors: self.greeting.descriptors().cloned(),
+            on_own: false,
+            control: self.greeting.control().cloned(),
+            fallback_uri: self.fallback_uri.clone(),
+            declined: self.declined,
+        }
+    }
+
+    pub fn begin(&mut self, consumer_id: u32) -> Vec<Turn> {
+        self.greeting.begin(consumer_id)
+    }
+
+    /// The same again, to whoever is there now.
+    pub fn restart(&mut self) -> Vec<Turn> {
+        self.greeting.consumer_id().map(|id| self.greeting.begin(id)).unwrap_or_default()
+    }
+
+    pub fn end(&mut self) -> Vec<Turn> {
+        self.greeting.end()
+    }
+
+    pub fn is_limited(&self) -> bool {
+        self.greeting.mode() == Mode::RateLimited && self.greeting.descriptors().is_some()
+    }
+
+    /// What a message changes, and whether it shows that another consumer has our id (decision 17).
+    pub fn on_spoken(&mut self, said: &Spoken) -> (Vec<Turn>, bool) {
+        match said {
+            Spoken::Config(config) => {
+                let turns = self.greeting.on_config(config);
+                for turn in &turns {
+                    match turn {
+                        Turn::Fallback(uri) => self.fallback_uri = Some(uri.clone()),
+                        Turn::Shm => self.fallback_uri = None,
+                        Turn::Declined => self.declined = true,
+                        Turn::Descriptors(Some(_)) => self.declined = false,
+                        _ => {}
+                    }
+                }
+                (turns, false)
+            }
+            Spoken::QosConsumer(qos) => {
+                let is_ours = Some(qos.consumer_id) == self.greeting.consumer_id();
+                let is_here = qos.stream_id == self.greeting.stream_id();
+                (Vec::new(), is_ours && is_here && !self.reports.contains(qos))
+            }
+            _ => (Vec::new(), false),
+        }
+    }
+
+    /// A hello, if one is due.
+    pub fn greet(&mut self, now_ns: u64, send: &mut dyn FnMut(&[u8]) -> bool) {
+        if let Some(hello) = self.greeting.due(now_ns)
+            && send(&hello.encode())
+        {
+            self.greeting.sent(now_ns);
+        }
+    }
+
+    pub fn is_report_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.next_qos_ns && self.greeting.consumer_id().is_some()
+    }
+
+    pub fn report(&mut self, qos: QosConsumer, now_ns: u64, send: &mut dyn FnMut(&[u8]) -> bool) {
+        // Before it is sent: it may be heard at once.
+        self.reports.push_back(qos);
+        if self.reports.len() > OWN_REPORTS {
+            self.reports.pop_front();
+        }
+        if send(&qos.encode()) {
+            self.next_qos_ns = now_ns + self.period_ns;
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! An ear on the metadata stream, for all consumers of a context: read by the conductor, so that nothing is
+//! missed while the interpreter is busy. It keeps what concerns streams that somebody consumes here.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tensorpool_core::blob::{Blob, Blobs, Discard};
+use tensorpool_core::data_source::Told;
+use tensorpool_core::metadata::{Described, MetadataBook, Source};
+
+use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
+use crate::announces::with_parameter;
+use crate::conductor::{Endpoint, Tick};
+use crate::fragments::Underway;
+use crate::handle::Handle;
+
+/// Fragments taken in one round: 16 MiB of blobs come in little more than ten thousand.
+const FRAGMENTS_A_ROUND: usize = 16_384;
+
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub heard: AtomicU64,
+    /// Of streams that nobody consumes here, and what is no metadata at all.
+    pub foreign: AtomicU64,
+    pub malformed: AtomicU64,
+}
+
+#[derive(Default)]
+struct Stream {
+    interested: usize,
+    book: MetadataBook,
+    blobs: Blobs,
+}
+
+#[derive(Default)]
+struct State {
+    subscription: Handle<Subscription>,
+    assembler: Option<Assembler>,
+    underway: Underway,
+    departures: u64,
+    streams: HashMap<u32, Stream>,
+    closed: bool,
+}
+
+pub struct MetadataEar {
+    channel: String,
+    stream_id: i32,
+    state: Mutex<State>,
+    counters: Counters,
+}
+
+impl MetadataEar {
+    pub fn new(channel: &str, stream_id: i32) -> Self {
+        // Whoever sleeps here must not stall those who speak.
+        let channel = with_parameter(channel, "tether=false");
+        Self { channel, stream_id, state: Mutex::default(), counters: Counters::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.lock().subscription.get().is_some()
+    }
+
+    /// From now on what is said of that stream is kept, until all who asked for it have gone.
+    pub fn remember(&self, stream_id: u32) {
+        self.lock().streams.entry(stream_id).or_default().interested += 1;
+    }
+
+    pub fn forget(&self, stream_id: u32) {
+        let gone = {
+            let mut state = self.lock();
+            let Some(stream) = state.streams.get_mut(&stream_id) else { return };
+            stream.interested -= 1;
+            if stream.interested > 0 { None } else { state.streams.remove(&stream_id) }
+        };
+        drop(gone);
+    }
+
+    /// The attributes of a version. A frame may be here before the conductor has heard of its version, though
+    /// it was said first: then we listen ourselves.
+    pub fn at(&self, stream_id: u32, epoch: u64, version: u32) -> Option<Arc<Described>> {
+        self.find(stream_id, |s| s.book.at(epoch, version).cloned())
+    }
+
+    pub fn newest(&self, stream_id: u32) -> Option<Arc<Described>> {
+        let mut state = self.lock();
+        state.hear(&self.counters);
+        state.streams.get(&stream_id)?.book.newest().cloned()
+    }
+
+    pub fn source(&self, stream_id: u32) -> Option<Source> {
+        self.find(stream_id, |s| s.book.source().cloned())
+    }
+
+    pub fn blob(&self, stream_id: u32, blob_type: u32, of: Option<(u64, u32)>) -> Option<Arc<Blob>> {
+        let mut state = self.lock();
+        state.hear(&self.counters);
+        state.streams.get(&stream_id)?.blobs.newest(blob_type, of).cloned()
+    }
+
+    /// How many blobs of a stream came whole, and how many were thrown away for each reason.
+    pub fn blob_counts(&self, stream_id: u32) -> (u64, Vec<(&'static str, u64)>) {
+        let state = self.lock();
+        let stream = state.streams.get(&stream_id);
+        let count = |why: &Discard| (why.word(), stream.map_or(0, |s| s.blobs.discarded(*why)));
+        (stream.map_or(0, |s| s.blobs.completed()), Discard::ALL.iter().map(count).collect())
+    }
+
+    fn find<T>(&self, stream_id: u32, look: impl Fn(&Stream) -> Option<T>) -> Option<T> {
+        let mut state = self.lock();
+        let found = state.streams.get(&stream_id).and_then(&look);
+        if found.is_some() {
+            return found;
+        }
+        state.hear(&self.counters);
+        state.streams.get(&stream_id).and_then(look)
+    }
+}
+
+impl State {
+    fn hear(&mut self, counters: &Counters) {
+        let Self { subscription, assembler, underway, departures, streams, .. } = self;
+        let (Some(subscription), Some(assembler)) = (subscription.get(), assembler) else { return };
+        let gone = subscription.images().departures();
+        if std::mem::replace(departures, gone) != gone
+            && underway.settle(subscription.images())
+            // The assembler keeps a buffer for every session it ever saw: let go of those who left.
+            && let Ok(fresh) = Assembler::new()
+        {
+            *assembler = fresh;
+        }
+        let known: &HashMap<u32, Stream> = streams;
+        let mut foreign = 0;
+        let mut whole: Vec<(i32, Vec<u8>)> = Vec::new();
+        assembler.poll_some(
+            subscription,
+            FRAGMENTS_A_ROUND,
+            |bytes, header| {
+                underway.wants(header, || {
+                    let ours = Told::stream_of(bytes).is_some_and(|id| known.contains_key(&id));
+                    foreign += u64::from(!ours);
+                    ours
+                })
+            },
+            |bytes, header: Header| whole.push((header.session_id(), bytes.to_vec())),
+        );
+        counters.foreign.fetch_add(foreign, Ordering::Relaxed);
+        for (speaker, bytes) in whole {
+            let stream = Told::stream_of(&bytes).and_then(|id| streams.get_mut(&id));
+            let heard = stream.is_some_and(|s| s.on_told(speaker, Told::decode(&bytes)));
+            let fate = if heard { &counters.heard } else { &counters.malformed };
+            fate.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Stream {
+    /// False for what cannot be read.
+    fn on_told(&mut self, speaker: i32, told: Told<'_>) -> bool {
+        match told {
+            Told::Announce(m) => self.book.on_announce(speaker, m),
+            Told::Meta(m) => self.book.on_meta(speaker, m),
+            Told::BlobAnnounce(m) => self.blobs.on_announce(speaker, self.book.epoch_of(speaker), m),
+            Told::BlobChunk(m) => self.blobs.on_chunk(speaker, m),
+            Told::BlobComplete(m) => self.blobs.on_complete(speaker, m),
+            Told::Other | Told::Malformed(_) => return false,
+        }
+        true
+    }
+}
+
+impl Endpoint for MetadataEar {
+    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+        let mut state = self.lock();
+        if state.closed {
+            return Ok(());
+        }
+        if state.assembler.is_none() {
+            state.assembler = Some(Assembler::new()?);
+        }
+        state.subscription.advance(|| client.add_subscription(&self.channel, self.stream_id))
+    }
+
+    fn detach(&self) {
+        let mut state = self.lock();
+        (state.subscription, state.assembler) = (Handle::None, None);
+        (state.underway, state.departures) = (Underway::default(), 0);
+    }
+
+    fn close(&self) {
+        self.lock().closed = true;
+        self.detach();
+    }
+
+    fn duty(&self, _: &Tick<'_>) {
+        self.lock().hear(&self.counters);
+    }
+}

@@ -1,0 +1,146 @@
+//! Words about frames that are still filling, to those who asked for them (wire §10.2.2).
+//!
+//! The thread that fills a slot speaks when it reports how far it is, if it need not wait for that; what it
+//! could not say, and what became due after it fell silent, the conductor says.
+
+use std::sync::atomic::Ordering;
+
+use tensorpool_core::progress::{Pace, Telling, Word};
+use tensorpool_core::slot::SlotFields;
+use tensorpool_core::spoken::FrameProgress;
+use tensorpool_core::tensor::TensorSpec;
+use tensorpool_core::time::monotonic_ns;
+
+use super::{Claim, Config, Outcome, Producer, State, Tags};
+use crate::aeron::{AeronError, Client, Publication};
+use crate::handle::Handle;
+
+/// How often those who want to hear are counted anew, beside each hello.
+const COUNT_NS: u64 = 100_000_000;
+
+#[derive(Default)]
+pub(super) struct Voice {
+    pub(super) telling: Telling,
+    /// For those without a stream of their own.
+    shared: Handle<Publication>,
+    wants_shared: bool,
+}
+
+impl Voice {
+    /// True once nothing is missing.
+    pub(super) fn advance(&mut self, client: &Client, config: &Config) -> Result<bool, AeronError> {
+        if !self.wants_shared {
+            self.shared = Handle::None;
+            return Ok(true);
+        }
+        self.shared.advance(|| client.add_publication(&config.control_channel, config.control_stream_id))?;
+        Ok(self.shared.get().is_some())
+    }
+
+    pub(super) fn detach(&mut self) {
+        self.shared = Handle::None;
+    }
+}
+
+impl Producer {
+    /// Gives out the next slot, and tells of it as it fills. Its header is there at once: who reads a part
+    /// must know what it is a part of. `stride` is the length of a row, or whatever fills one after another.
+    pub fn claim_told(
+        &self,
+        spec: TensorSpec,
+        values_len: u64,
+        stride: u32,
+        tags: Tags,
+    ) -> Result<Claim, Outcome> {
+        let mut state = self.lock();
+        let (mapping, pool, seq) = self.take(&mut state, values_len)?;
+        mapping.begin(seq);
+        let fields = SlotFields {
+            values_len_bytes: values_len as u32,
+            payload_slot: mapping.index(seq),
+            pool_id: mapping.pool_id(pool),
+            timestamp_ns: tags.timestamp_ns.unwrap_or_else(monotonic_ns),
+            meta_version: tags.meta_version,
+            tensor: spec,
+        };
+        mapping.describe(seq, &fields);
+        let filled = Some(state.voice.telling.begin(seq, stride));
+        self.tell(&mut state);
+        Ok(Claim { seq, spec, values_len: values_len as u32, pool, mapping, filled })
+    }
+
+    /// Whether someone wants to hear of frames that are still filling, and can be told.
+    pub fn has_listeners(&self) -> bool {
+        self.has_listeners.load(Ordering::Relaxed) && self.attached.load(Ordering::Relaxed)
+    }
+
+    /// The first `bytes` of the claim are in place. Never waits.
+    pub fn advance(&self, claim: &Claim, bytes: u64) {
+        let Some(filled) = &claim.filled else { return };
+        filled.raise(bytes.min(u64::from(claim.values_len)));
+        if self.has_listeners.load(Ordering::Relaxed)
+            && let Some(mut state) = self.state.try_lock()
+        {
+            self.tell(&mut state);
+        }
+    }
+
+    pub(super) fn tell_complete(&self, state: &mut State, claim: &Claim) {
+        if let Some(word) = state.voice.telling.complete(claim.seq, u64::from(claim.values_len)) {
+            self.say(state, word);
+        }
+    }
+
+    fn tell(&self, state: &mut State) {
+        if !self.has_listeners.load(Ordering::Relaxed) {
+            return;
+        }
+        let now_ns = monotonic_ns();
+        while let Some(word) = state.voice.telling.next(now_ns) {
+            self.say(state, word);
+        }
+    }
+
+    fn say(&self, state: &mut State, word: Word) {
+        let Some(mapping) = &state.mapping else { return };
+        let message = FrameProgress {
+            stream_id: mapping.stream_id,
+            epoch: mapping.epoch,
+            seq: word.seq,
+            payload_bytes_filled: word.filled,
+            state: word.state,
+        }
+        .encode();
+        state.lanes.tell(&message, &self.lane_counters);
+        if state.voice.wants_shared {
+            let publication = state.voice.shared.get();
+            self.lane_counters.told(publication.is_some_and(|p| p.offer(&message).is_ok()));
+        }
+    }
+
+    /// Who listens, and how closely. On the conductor's thread.
+    pub(super) fn heed_listeners(&self, now_ns: u64) {
+        if now_ns >= self.next_listeners_ns.load(Ordering::Relaxed) {
+            self.next_listeners_ns.store(now_ns + COUNT_NS, Ordering::Relaxed);
+            let (hints, wants_shared) = {
+                let wishing = self.wishing();
+                (wishing.progress(), wishing.wants_shared_progress())
+            };
+            let pace = hints.map(|hints| Pace::of(hints, self.config.floors));
+            if pace.is_some() || self.has_listeners.load(Ordering::Relaxed) {
+                let mut state = self.state.lock_first();
+                state.voice.telling.set_pace(pace);
+                if std::mem::replace(&mut state.voice.wants_shared, wants_shared) != wants_shared {
+                    self.attached.store(false, Ordering::Relaxed);
+                }
+                self.has_listeners.store(pace.is_some(), Ordering::Relaxed);
+            }
+        }
+        if self.has_listeners.load(Ordering::Relaxed) {
+            let mut state = self.state.lock_first();
+            if !state.voice.telling.is_idle() {
+                self.tell(&mut state);
+            }
+        }
+    }
+}

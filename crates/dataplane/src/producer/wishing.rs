@@ -1,0 +1,107 @@
+//! What a producer has granted, and the answers that are still to be sent.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tensorpool_core::driver_messages::{Heard, Role};
+use tensorpool_core::hello::{ConsumerConfig, ProgressHints};
+use tensorpool_core::spoken::Spoken;
+use tensorpool_core::wishes::{Change, Policy, Wishes};
+
+/// How often those who fell silent are looked for.
+const LOOK_NS: u64 = 100_000_000;
+/// Answers that wait; a flood of hellos costs the oldest.
+const MOST_ANSWERS: usize = 4096;
+
+pub struct Wishing {
+    stream_id: u32,
+    wishes: Wishes,
+    answers: VecDeque<ConsumerConfig>,
+    /// What was said to whom last: our own words come back to us, and are no order of a supervisor's.
+    said: BTreeMap<u32, ConsumerConfig>,
+    next_look_ns: u64,
+}
+
+impl Wishing {
+    pub fn new(stream_id: u32, policy: Policy) -> Self {
+        Self {
+            stream_id,
+            wishes: Wishes::new(stream_id, policy),
+            answers: VecDeque::new(),
+            said: BTreeMap::new(),
+            next_look_ns: 0,
+        }
+    }
+
+    pub fn on_spoken(&mut self, said: &Spoken, now_ns: u64) -> Vec<Change> {
+        match said {
+            Spoken::Hello(hello) => {
+                let Some((answer, changes)) = self.wishes.on_hello(hello, now_ns) else {
+                    return Vec::new();
+                };
+                if self.answers.len() == MOST_ANSWERS {
+                    self.answers.pop_front();
+                }
+                self.answers.push_back(answer);
+                changes
+            }
+            Spoken::Config(order)
+                if order.stream_id == self.stream_id && self.said.get(&order.consumer_id) != Some(order) =>
+            {
+                self.wishes.on_order(order, now_ns)
+            }
+            Spoken::QosConsumer(qos) => {
+                self.wishes.on_qos(qos.stream_id, qos.consumer_id, now_ns);
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// A consumer whose lease has ended has left.
+    pub fn on_driver(&mut self, heard: &Heard) -> Vec<Change> {
+        match heard {
+            Heard::Revoked(r) if r.lease.role == Role::Consumer && r.lease.stream_id == self.stream_id => {
+                self.said.remove(&r.lease.client_id);
+                self.wishes.on_leave(r.lease.client_id)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    pub fn on_tick(&mut self, now_ns: u64) -> Vec<Change> {
+        if now_ns < self.next_look_ns {
+            return Vec::new();
+        }
+        self.next_look_ns = now_ns + LOOK_NS;
+        let changes = self.wishes.on_tick(now_ns);
+        for change in &changes {
+            if let Change::CloseDescriptors { consumer_id } | Change::CloseControl { consumer_id } = change {
+                self.said.remove(consumer_id);
+            }
+        }
+        changes
+    }
+
+    pub fn send(&mut self, send: &mut dyn FnMut(&[u8]) -> bool) {
+        while let Some(answer) = self.answers.front() {
+            // Before it is sent: it may be heard at once.
+            self.said.insert(answer.consumer_id, answer.clone());
+            if !send(&answer.encode()) {
+                return;
+            }
+            self.answers.pop_front();
+        }
+    }
+
+    pub fn progress(&self) -> Option<ProgressHints> {
+        self.wishes.progress()
+    }
+
+    pub fn wants_shared_progress(&self) -> bool {
+        self.wishes.wants_shared_progress()
+    }
+
+    pub fn consumers(&self) -> usize {
+        self.wishes.len()
+    }
+}

@@ -1,0 +1,63 @@
+//! A stream that many speak and hear on: one shared publication and one untethered subscription, opened when
+//! they are needed and given anew after a media driver's death.
+
+use crate::aeron::{Assembler, Client, NotTaken, Publication, Subscription};
+use crate::announces::with_parameter;
+use crate::handle::Handle;
+
+pub struct Talk {
+    channel: String,
+    stream_id: i32,
+    publication: Handle<Publication>,
+    subscription: Handle<Subscription>,
+    assembler: Option<Assembler>,
+    arrivals: u64,
+}
+
+impl Talk {
+    pub fn new(channel: String, stream_id: i32) -> Self {
+        let (publication, subscription) = (Handle::None, Handle::None);
+        Self { channel, stream_id, publication, subscription, assembler: None, arrivals: 0 }
+    }
+
+    pub fn detach(&mut self) {
+        self.publication = Handle::None;
+        self.subscription = Handle::None;
+        self.assembler = None;
+    }
+
+    /// Asks for both ends, and takes them as they come.
+    pub fn open(&mut self, client: &Client) {
+        // Whoever sleeps here must not stall those who speak.
+        let channel = with_parameter(&self.channel, "tether=false");
+        let _ = self.subscription.advance(|| client.add_subscription(&channel, self.stream_id));
+        let _ = self.publication.advance(|| client.add_publication(&self.channel, self.stream_id));
+        if self.assembler.is_none() {
+            self.assembler = Assembler::new().ok();
+        }
+    }
+
+    /// Both ends are there: who asks before it can hear would miss the answer.
+    pub fn is_open(&self) -> bool {
+        matches!((&self.subscription, &self.publication), (Handle::There(_), Handle::There(_)))
+    }
+
+    /// Hands up to `limit` whole messages to `f`, our own among them.
+    pub fn hear(&mut self, limit: usize, mut f: impl FnMut(&[u8])) {
+        if let (Handle::There(subscription), Some(assembler)) = (&mut self.subscription, &mut self.assembler)
+        {
+            assembler.poll(subscription, limit, |bytes, _| f(bytes));
+        }
+    }
+
+    /// Whether someone new has begun to speak since the last question.
+    pub fn someone_came(&mut self) -> bool {
+        let Handle::There(subscription) = &mut self.subscription else { return false };
+        let arrivals = subscription.images().arrivals();
+        std::mem::replace(&mut self.arrivals, arrivals) != arrivals
+    }
+
+    pub fn say(&mut self, message: &[u8]) -> Result<i64, NotTaken> {
+        self.publication.get().map_or(Err(NotTaken::Closed), |p| p.offer(message))
+    }
+}

@@ -1,0 +1,245 @@
+//! Frames that are still filling: what a producer counts them in, and what a consumer may read of them.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use tensorpool_core::fork::Birth;
+use tensorpool_core::layout::*;
+use tensorpool_core::prefix::{self, Unit};
+use tensorpool_core::spoken::ProgressState;
+use tensorpool_core::tensor::TensorSpec;
+use tensorpool_dataplane::consumer as plane;
+
+use crate::{arrays, errors};
+
+/// The unit by its word, the spec that declares it, and the bytes of one.
+pub fn told_in(spec: TensorSpec, word: &str) -> PyResult<(TensorSpec, u32, Unit)> {
+    let (unit, remedy) = match word {
+        "rows" => (Unit::Rows, "rows follow one another only in order \"C\""),
+        "columns" => {
+            (Unit::Columns, "columns follow one another only in order \"F\", with 2 dimensions at most")
+        }
+        "bytes" => (Unit::Bytes, "its rows are longer than 4 GiB"),
+        other => {
+            return Err(PyValueError::new_err(format!(
+                "progress {other:?}: use \"rows\", \"columns\" or \"bytes\""
+            )));
+        }
+    };
+    let told = spec.told_in(unit);
+    let (spec, stride) = told.ok_or_else(|| PyValueError::new_err(format!("progress {word:?}: {remedy}")))?;
+    Ok((spec, stride, unit))
+}
+
+/// How far a slot is, in the unit that it was claimed with.
+pub struct Meter {
+    unit_bytes: u64,
+    /// How many units there are, and how many of them are filled.
+    units: u64,
+    filled: u64,
+    word: &'static str,
+}
+
+impl Meter {
+    pub fn new(unit: Unit, stride: u32, spec: &TensorSpec, len: u64) -> Self {
+        let dim = spec.dims[prefix::outermost(spec.major_order, spec.ndims)] as u64;
+        let (unit_bytes, units, word) = match unit {
+            Unit::Bytes => (1, len, "bytes"),
+            Unit::Rows => (u64::from(stride), dim, "rows"),
+            Unit::Columns => (u64::from(stride), dim, "columns"),
+        };
+        Self { unit_bytes, units, filled: 0, word }
+    }
+
+    pub fn filled(&self) -> u64 {
+        self.filled
+    }
+
+    /// The bytes that are in place once `units` are.
+    pub fn raise_to(&mut self, units: u64) -> PyResult<u64> {
+        let Self { filled, word, .. } = *self;
+        if units > self.units {
+            let message = format!("{units} {word} are filled, and the slot has only {}", self.units);
+            return Err(PyValueError::new_err(message));
+        }
+        if units < filled {
+            let message = format!("{units} {word} are filled, and before it were {filled}: report the total");
+            return Err(PyValueError::new_err(message));
+        }
+        self.filled = units;
+        Ok(units * self.unit_bytes)
+    }
+}
+
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct Progress {
+    part: plane::Part,
+    birth: Birth,
+}
+
+impl Progress {
+    pub fn new(part: plane::Part, birth: Birth) -> Self {
+        Self { part, birth }
+    }
+
+    /// The number of whole slices along `axis`, if those are what follows one another.
+    fn along(&self, axis: usize) -> Option<i32> {
+        self.part.whole.filter(|w| w.axis == axis).map(|w| w.count)
+    }
+
+    fn holds(&self) -> bool {
+        self.part.mapping.still_belongs(self.part.located.seq)
+    }
+}
+
+#[pymethods]
+impl Progress {
+    #[getter]
+    fn stream_id(&self) -> u32 {
+        self.part.mapping.stream_id
+    }
+
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.part.mapping.epoch
+    }
+
+    #[getter]
+    fn seq(&self) -> u64 {
+        self.part.located.seq
+    }
+
+    #[getter]
+    fn state(&self) -> &'static str {
+        match self.part.state {
+            ProgressState::Unknown => "unknown",
+            ProgressState::Started => "started",
+            ProgressState::Progress => "progress",
+            ProgressState::Complete => "complete",
+        }
+    }
+
+    #[getter]
+    fn bytes_filled(&self) -> u64 {
+        self.part.filled
+    }
+
+    /// The bytes that the frame will have.
+    #[getter]
+    fn nbytes(&self) -> u32 {
+        self.part.located.info.values_len_bytes
+    }
+
+    /// The shape that the frame will have.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.part.located.info.tensor.shape())
+    }
+
+    #[getter]
+    fn element_type(&self) -> &'static str {
+        arrays::dtype_name(self.part.located.info.tensor.dtype)
+    }
+
+    /// Whole rows that may be read; None for a frame that does not fill row by row.
+    #[getter]
+    fn rows(&self) -> Option<i32> {
+        let is_row_major = self.part.located.info.tensor.major_order == MAJOR_ORDER_ROW;
+        self.along(0).filter(|_| is_row_major)
+    }
+
+    /// Whole columns that may be read; None for a frame that does not fill column by column.
+    #[getter]
+    fn columns(&self) -> Option<i32> {
+        let tensor = &self.part.located.info.tensor;
+        self.along(1).filter(|_| tensor.ndims == 2 && tensor.major_order == MAJOR_ORDER_COLUMN)
+    }
+
+    /// What may be read: the whole rows (or columns) so far. Read-only, and not copied.
+    #[getter]
+    fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let this = slf.get();
+        errors::at_home(slf.py(), this.birth)?;
+        let part = &this.part;
+        let tensor = &part.located.info.tensor;
+        let n = usize::from(tensor.ndims);
+        let mut shape = tensor.dims;
+        match part.whole {
+            Some(whole) => shape[whole.axis] = whole.count,
+            // Nothing of it is known to be there.
+            None => shape[prefix::outermost(tensor.major_order, tensor.ndims)] = 0,
+        }
+        let data = part.mapping.payload(part.located.pool, part.located.seq);
+        // SAFETY: the header's rules held the extent of the whole against the payload, and the payload against
+        // the pool; this object is the base, and it holds the mapping.
+        unsafe {
+            arrays::view(data, tensor.dtype, &shape[..n], &tensor.strides[..n], false, slf.clone().into_any())
+        }
+    }
+
+    /// Whether the slot is still this frame's: what was read of it is what was written.
+    fn valid(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(self.holds())
+    }
+
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        errors::at_home(slf.py(), slf.get().birth)?;
+        Ok(slf.clone())
+    }
+
+    #[pyo3(signature = (exc_type, exc, traceback))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exc_type: Option<&Bound<'_, PyAny>>,
+        exc: Option<&Bound<'_, PyAny>>,
+        traceback: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        let _ = (exc, traceback);
+        if exc_type.is_some() {
+            return Ok(false);
+        }
+        errors::at_home(py, self.birth)?;
+        if self.holds() {
+            return Ok(false);
+        }
+        let (stream_id, epoch, seq) = (self.stream_id(), self.epoch(), self.seq());
+        let message = format!(
+            "frame {seq} of stream {stream_id} was overwritten while a part of it was used; \
+             work faster, copy first, or give the stream more slots"
+        );
+        Err(errors::raise(py, "FrameOverwritten", &message, |f| {
+            f.set_item("stream_id", stream_id)?;
+            f.set_item("epoch", epoch)?;
+            f.set_item("seq", seq)
+        }))
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<Progress stream={} epoch={} seq={} {} bytes={}/{}>",
+            self.stream_id(),
+            self.epoch(),
+            self.seq(),
+            self.state(),
+            self.part.filled,
+            self.nbytes()
+        )
+    }
+}
+
+/// What the consumer's counters say of progress.
+pub fn counters(counters: &Arc<plane::Counters>) -> [(&'static str, u64); 5] {
+    let c = &counters.progress;
+    let get = |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
+    [
+        ("heard", get(&c.heard)),
+        ("news", get(&c.news)),
+        ("late", get(&c.late)),
+        ("backwards", get(&c.backwards)),
+        ("refused", get(&c.refused)),
+    ]
+}

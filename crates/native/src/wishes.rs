@@ -1,0 +1,88 @@
+//! What a consumer would like and what a producer grants, as Python says it: dicts of plain values.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tensorpool_core::greeting::{Proposal, Wanted};
+use tensorpool_core::hello::{Mode, ProgressHints};
+use tensorpool_core::progress::Floors;
+use tensorpool_core::wishes::Policy;
+use tensorpool_dataplane::consumer::Standing;
+
+/// A channel and a range of stream ids.
+type Range = (String, u32, u32);
+
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Wishes {
+    rate_limited: bool,
+    max_rate_hz: u32,
+    supports_progress: bool,
+    progress_interval_us: Option<u32>,
+    progress_bytes_delta: Option<u32>,
+    progress_major_delta_units: Option<u32>,
+    descriptor: Option<Range>,
+    control: Option<Range>,
+}
+
+impl Wishes {
+    pub fn wanted(self) -> Wanted {
+        let proposal =
+            |range: Option<Range>| range.map(|(channel, first, last)| Proposal { channel, first, last });
+        Wanted {
+            mode: if self.rate_limited { Mode::RateLimited } else { Mode::Stream },
+            max_rate_hz: self.max_rate_hz,
+            supports_progress: self.supports_progress,
+            hints: ProgressHints {
+                interval_us: self.progress_interval_us,
+                bytes_delta: self.progress_bytes_delta,
+                major_delta_units: self.progress_major_delta_units,
+            },
+            descriptor: proposal(self.descriptor),
+            control: proposal(self.control),
+        }
+    }
+}
+
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Grants {
+    channels: Vec<String>,
+    descriptor_ids: (u32, u32),
+    control_ids: (u32, u32),
+    stale_ns: u64,
+    progress_interval_us: u32,
+    progress_bytes: u32,
+}
+
+impl Grants {
+    pub fn floors(&self) -> Floors {
+        Floors { interval_us: self.progress_interval_us, bytes_delta: self.progress_bytes }
+    }
+
+    pub fn policy(self) -> Policy {
+        Policy {
+            channels: self.channels,
+            descriptor_ids: self.descriptor_ids.0..=self.descriptor_ids.1,
+            control_ids: self.control_ids.0..=self.control_ids.1,
+            stale_ns: self.stale_ns,
+        }
+    }
+}
+
+pub fn standing<'py>(py: Python<'py>, standing: &Standing) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("consumer_id", standing.consumer_id)?;
+    let mode = match standing.mode {
+        Mode::Stream => "stream",
+        Mode::RateLimited => "rate_limited",
+    };
+    dict.set_item("mode", mode)?;
+    let lane = standing.descriptors.as_ref().map(|l| (l.channel.as_str(), l.stream_id));
+    dict.set_item("descriptors", lane)?;
+    dict.set_item("on_own", standing.on_own)?;
+    let control = standing.control.as_ref().map(|l| (l.channel.as_str(), l.stream_id));
+    dict.set_item("control", control)?;
+    dict.set_item("fallback_uri", standing.fallback_uri.as_deref())?;
+    dict.set_item("declined", standing.declined)?;
+    Ok(dict)
+}
