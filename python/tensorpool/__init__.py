@@ -1,8 +1,8 @@
 """TensorPool: tensors between processes through shared memory, words about them over Aeron."""
 
 from . import service
-from ._native import Frame, Offered, Slot
-from .client import Consumer, ConsumerLedger, Outcome, Producer, ProducerLedger
+from ._native import Frame, Offered, Progress, Slot
+from .client import Consumer, ConsumerLedger, Metadata, Outcome, Producer, ProducerLedger
 from .context import Context, Event, open
 from .errors import (
     AttachError,
@@ -57,11 +57,13 @@ __all__ = [
     "MediaDriverBusy",
     "MediaDriverError",
     "MediaDriverUnavailable",
+    "Metadata",
     "NoSuchService",
     "Offered",
     "Outcome",
     "Producer",
     "ProducerLedger",
+    "Progress",
     "Property",
     "ReceiveTimeout",
     "RegionCreateError",

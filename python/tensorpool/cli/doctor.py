@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .screen import BAD, DIM, GOOD, WARN, console
+from .sizing import sizing
 
 _EPILOG = """
 \b
@@ -17,19 +18,23 @@ Examples:
   tensorpool doctor
   tensorpool doctor --config /etc/tensorpool.toml
   tensorpool doctor --json | jq '.checks[] | select(.status != "ok")'
+  tensorpool doctor sizing --rate 200 --bytes 4MiB --latency 0.1
 """
 
 
-@click.command(epilog=_EPILOG)
+@click.group(epilog=_EPILOG, invoke_without_command=True)
 @click.option("--config", type=click.Path(dir_okay=False), help="A TOML file. [TENSORPOOL_CONFIG]")
 @click.option("--aeron-dir", help="Where the media driver is. [AERON_DIR, else Aeron's default]")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
-def doctor(config: str | None, aeron_dir: str | None, as_json: bool) -> None:
+@click.pass_context
+def doctor(ctx: click.Context, config: str | None, aeron_dir: str | None, as_json: bool) -> None:
     """Check shared memory, limits, permissions, huge pages, drivers, clock and software.
 
     Each check is ok, warn or fail; what is not ok says what it means and what to do. Looks only: starts
     nothing and changes nothing. Exit status 1 if a check fails.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     from .. import __version__
     from ..doctor import Check, Status, examine, worst
 
@@ -71,3 +76,6 @@ def doctor(config: str | None, aeron_dir: str | None, as_json: bool) -> None:
             also = f", {counts[Status.WARN]} warn" if counts[Status.WARN] else ""
             screen.print(Text(f"✗ {counts[Status.FAIL]} of {len(checks)} checks fail{also}", style=BAD))
     sys.exit(1 if status is Status.FAIL else 0)
+
+
+doctor.add_command(sizing)

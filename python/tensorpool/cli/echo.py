@@ -20,6 +20,7 @@ from .connection import Connection
 from .hz import silent
 
 _SLICE_S = 0.2
+_DESCRIBED_S = 1.5
 
 
 def echo_frames(
@@ -28,6 +29,7 @@ def echo_frames(
     """Prints until Ctrl-C or `count`. Raises ReceiveTimeout if no frame ever came."""
     shown, deadline = 0, time.monotonic() + to.timeout
     epoch: int | None = None
+    is_described = False
     with ctx.consumer(stream_id, policy="latest" if latest else "stream") as consumer:
         try:
             while count is None or shown < count:
@@ -36,6 +38,10 @@ def echo_frames(
                     if epoch not in (None, frame.epoch):
                         click.echo(f"the stream begins anew: epoch {frame.epoch}", err=True)
                     epoch = frame.epoch
+                    if frame.meta_version and not is_described:
+                        # Who has just come may have the frame before it hears what its elements are.
+                        is_described = True
+                        consumer.wait_for_metadata(min(_DESCRIBED_S, to.timeout))
                     shown += _show(frame, image, to.as_json)
                 elif not shown and time.monotonic() > deadline:
                     raise silent(stream_id, to.timeout)
@@ -57,6 +63,7 @@ def _show(frame: _native.Frame, image: Path | None, as_json: bool) -> bool:
             "epoch": str(frame.epoch),
             "seq": str(frame.seq),
             "timestamp_ns": str(frame.timestamp_ns),
+            "meta_version": frame.meta_version,
             "trace_id": None if frame.trace_id is None else str(frame.trace_id),
             **summary.as_json(),
             **({} if path is None else {"image": str(path)}),

@@ -19,6 +19,7 @@ from .echo import echo_frames
 from .hz import measure
 from .leases import leases_table
 from .screen import DIM, WARN, bytes_text, columns, console, pairs, size_text, span_text
+from .trace import follow
 from .watch import watch_streams
 
 # Every stream is announced once a period; half of one is for those that are late.
@@ -37,6 +38,7 @@ Examples:
   tensorpool stream hz 10000
   tensorpool stream echo 10000 --count 1 --json
   tensorpool stream echo 10000 --image frame.png
+  tensorpool stream trace 10002
 """
 
 
@@ -75,6 +77,15 @@ Examples:
   tensorpool stream echo 10000 --count 5 --json
   tensorpool stream echo 10000 --image frame.png
   tensorpool stream echo 10000 --image 'frame-{seq}.png' --count 10
+"""
+
+
+_TRACE = """
+\b
+Examples:
+  tensorpool stream trace 10002
+  tensorpool stream trace 10002 --count 1 --json
+  tensorpool stream trace 7488279306534457344
 """
 
 
@@ -237,6 +248,24 @@ def echo(to: Connection, stream_id: int, count: int | None, latest: bool, image:
     with _stream(to, stream_id) as (ctx, _):
         limit = count or (1 if image else None)
         echo_frames(ctx, stream_id, count=limit, latest=latest, image=image, to=to)
+
+
+@stream.command(epilog=_TRACE)
+@click.argument("wanted", metavar="ID", type=click.IntRange(1, 0xFFFF_FFFF_FFFF_FFFF))
+@click.option("--count", type=click.IntRange(1), help="Stop after so many frames.")
+@click.option(
+    "--descriptor-stream-id", "descriptor_streams", multiple=True, type=click.IntRange(1, 0x7FFF_FFFF),
+    help="Listen here too: streams may have descriptor streams of their own.",
+)  # fmt: skip
+@connection_options
+def trace(to: Connection, wanted: int, count: int | None, descriptor_streams: tuple[int, ...]) -> None:
+    """What frames were made from, as they come. Until Ctrl-C.
+
+    ID is a stream, or a trace (a number beyond 32 bits): then every frame that carries it or descends from
+    it is shown. Only what is said while this command listens is known; producers need traces=True.
+    """
+    with to.context() as ctx:
+        follow(ctx, wanted, descriptor_streams=descriptor_streams, count=count, to=to)
 
 
 @contextmanager

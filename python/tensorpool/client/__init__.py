@@ -1,18 +1,26 @@
 """Producers and consumers: frames in, frames out, and the ledger of both."""
 
 from .consumer import Consumer
+from .describing import MetadataTerms
+from .description import Description
 from .leased import LeasedProducer, LeaseTerms, wait_attached
 from .ledger import ConsumerLedger, Outcome, ProducerLedger
+from .metadata import Metadata
 from .producer import Producer
 from .standalone import StandaloneProducer
 from .traces import TracedLeasedProducer, TracedProducer, TracedStandaloneProducer, TraceIds, Tracer
+from .wishes import OwnStreams
 
 __all__ = [
     "Consumer",
     "ConsumerLedger",
+    "Description",
     "LeaseTerms",
     "LeasedProducer",
+    "Metadata",
+    "MetadataTerms",
     "Outcome",
+    "OwnStreams",
     "Producer",
     "ProducerLedger",
     "StandaloneProducer",

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from .. import _native
 from ..errors import ForkedError, ReceiveTimeout
 from .ledger import ConsumerLedger
+from .metadata import BLOBS_KEY
 
 # How long one wait for an async reader lasts: the longest that closing may take.
 _ASYNC_SLICE_S = 0.1
+_LOOK_S = 0.002
 # Held for moments, when a waiter is made or taken away: a close may come from any thread, and from the
 # garbage collector in the middle of such a moment (hence reentrant).
 _waiters = threading.RLock()
@@ -53,6 +55,24 @@ class Consumer(_native.Consumer):
         if frame is None:
             raise self._timed_out(timeout)
         return frame
+
+    def progress(self, timeout: float | None = None) -> Iterator[_native.Progress]:
+        """Frames as they fill, part by part; ends when closed, or after `timeout` seconds of silence.
+
+        for part in consumer.progress():      # of ctx.consumer(..., progress=True)
+            with part:                        # raises FrameOverwritten if it was lost while used
+                work(part.array)              # the rows so far, read-only, zero-copy
+
+        Parts may be lost, and a frame that was begun may never be finished: that it is there, only the
+        consumer's frames say. Take those too, with `poll()`, or they are lost to the next ones.
+        """
+        self.poll_progress(0)  # raises now what would otherwise come out of the first step
+
+        def parts() -> Iterator[_native.Progress]:
+            while self.wait_progress(timeout):
+                yield from self.poll_progress()
+
+        return parts()
 
     def __iter__(self) -> Iterator[_native.Frame]:
         return self
@@ -102,6 +122,49 @@ class Consumer(_native.Consumer):
             why = f"stream {self.stream_id} was silent"
         after = "" if timeout is None else f" within {timeout} s"
         return ReceiveTimeout(f"no frame{after}: {why}", stream_id=self.stream_id)
+
+    @property
+    def metadata(self) -> Mapping[str, Any] | None:
+        """The newest attributes of the source. Those of a frame are `frame.meta`. None: nothing heard yet."""
+        return self.newest_metadata()
+
+    @property
+    def source_name(self) -> str | None:
+        """What the source calls itself; None while it was not heard, or has no name."""
+        source = self.source()
+        return None if source is None else source[0] or None
+
+    def wait_for_metadata(self, timeout: float = 10.0) -> Mapping[str, Any] | None:
+        """Waits until something was heard of the source. None if nothing was in time."""
+        deadline = time.monotonic() + timeout
+        while (found := self.newest_metadata()) is None and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        return found
+
+    def blob(
+        self, blob_type: int, frame: _native.Frame | None = None, *, timeout: float = 0.0
+    ) -> bytes | None:
+        """The newest blob of that type, or the one that goes with `frame`.
+
+        Waits for it up to `timeout` seconds. None if there is none, or it has not come whole yet: blobs are
+        sent again every ten announce periods.
+        """
+        deadline = time.monotonic() + timeout
+        while (found := self._blob_now(blob_type, frame)) is None and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        return found
+
+    def _blob_now(self, blob_type: int, frame: _native.Frame | None) -> bytes | None:
+        if frame is None:
+            return self.find_blob(blob_type)
+        told = None if frame.meta is None else frame.meta.get(BLOBS_KEY)
+        if not isinstance(told, dict):
+            # A source that does not say: the newest that was there by then.
+            return self.find_blob(blob_type, (frame.epoch, frame.meta_version))
+        version = told.get(str(blob_type))
+        if not isinstance(version, int) or not 0 <= version < 1 << 32:
+            return None
+        return self.find_blob(blob_type, (frame.epoch, version), exact=True)
 
     def ledger(self) -> ConsumerLedger:
         """Every sequence of the span: received, or dropped and why."""

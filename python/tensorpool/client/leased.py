@@ -14,6 +14,7 @@ from .. import _native
 from ..errors import AttachError
 from .consumer import Consumer
 from .producer import Producer
+from .wishes import OwnStreams
 
 # A producer that died a moment ago may still hold the stream; the driver is about to notice.
 _PATIENCE_S = 0.5
@@ -67,6 +68,7 @@ class LeasedProducer(Producer):
         stream_id: int,
         terms: LeaseTerms,
         *,
+        streams: OwnStreams,
         descriptor_channel: str,
         descriptor_stream_id: int,
         publish_timestamps: bool,
@@ -82,6 +84,8 @@ class LeasedProducer(Producer):
             publish_timestamps=publish_timestamps,
             prefault=prefault,
             announce_period_ns=terms.announce_period_ns,
+            qos_period_ns=streams.period_ns,
+            grants=streams.grants,
             lease=terms.native(may_create=True, require_hugepages=require_hugepages),
         )
 

@@ -7,16 +7,17 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from .. import _native
 from ..errors import ForkedError
+from .describing import DescribedProducer
 from .ledger import ProducerLedger
 
 
-class Producer(_native.Producer):
+class Producer(DescribedProducer):
     """Writes tensors into the ring of a stream and tells consumers of each.
 
     `offer` copies; `claim` gives a slot to write into. Neither ever waits for a consumer: the value that
-    comes back says what became of the frame. Safe to use from several threads.
+    comes back says what became of the frame. `set_metadata` and `set_blob` say what frames are. Safe to use
+    from several threads.
     """
 
     _context: object = None

@@ -11,6 +11,7 @@ from ..shm import EpochFiles, create_epoch, remove_leftovers
 from ..shm.files import stream_dir
 from ..shm.owner import epoch_mark, lock_stream, stream_state
 from .producer import Producer
+from .wishes import OwnStreams
 
 
 class StandaloneProducer(Producer):
@@ -32,6 +33,7 @@ class StandaloneProducer(Producer):
         descriptor_channel: str,
         descriptor_stream_id: int,
         announce_period_ns: int,
+        streams: OwnStreams,
         publish_timestamps: bool,
         prefault: bool,
     ) -> Self:
@@ -53,6 +55,8 @@ class StandaloneProducer(Producer):
                 publish_timestamps=publish_timestamps,
                 prefault=prefault,
                 announce_period_ns=announce_period_ns,
+                qos_period_ns=streams.period_ns,
+                grants=streams.grants,
                 own={
                     "producer_id": secrets.randbelow(0xFFFF_FFFE) + 1,
                     "epoch": epoch,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from ..runtime.config import DurationNs, FileMode, parse_duration, setting, settings
+from ..runtime.config import DurationNs, FileMode, SizeBytes, parse_duration, setting, settings
+from ..transport.channels import DEFAULT_DESCRIPTOR_TERM_BYTES, term_fault
 
 _MAX_STREAM_ID = (1 << 31) - 1
 
@@ -48,6 +49,12 @@ class AeronSettings:
     descriptor_stream_id: int = _stream("Descriptors of frames.", 1100)
     qos_stream_id: int = _stream("Quality of service.", 1200)
     metadata_stream_id: int = _stream("Metadata of sources.", 1300)
+    descriptor_term_bytes: SizeBytes = setting(
+        "Term length of a producer's descriptors; each has three terms of shared memory. "
+        "`tensorpool doctor sizing` says what a stream needs.",
+        default=DEFAULT_DESCRIPTOR_TERM_BYTES,
+        check=term_fault,
+    )
 
 
 @settings("context")
@@ -80,6 +87,30 @@ class ContextSettings:
         minimum=1,
         maximum=2,
     )
+    hello_period_ns: DurationNs = setting(
+        "How often a consumer says hello, and both sides report on the QoS stream. A consumer that is silent "
+        "for five times that has left.",
+        default=parse_duration("1s"),
+        minimum=parse_duration("10ms"),
+    )
+    progress_interval_ns: DurationNs = setting(
+        "A producer tells of a frame that is still filling no more often than this, whatever its consumers "
+        "ask for. If they ask for nothing, it is every 250us.",
+        default=parse_duration("100us"),
+        maximum=parse_duration("1h"),
+    )
+    progress_step_bytes: SizeBytes = setting(
+        "And for no fewer bytes than this. If they ask for nothing, it is every 64KiB.",
+        default=4096,
+        maximum=_MAX_STREAM_ID,
+    )
+    own_channels: tuple[str, ...] = setting(
+        "Channels on which a producer grants consumers streams of their own.", default=("aeron:ipc",)
+    )
+    own_descriptor_first: int = _stream("The first stream id for a consumer's own descriptors.", 31_000)
+    own_descriptor_last: int = _stream("The last one.", 31_999)
+    own_control_first: int = _stream("The first stream id for a consumer's own progress.", 32_000)
+    own_control_last: int = _stream("The last one.", 32_999)
 
 
 @settings("shm")

@@ -7,18 +7,22 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
+import numpy.typing as npt
+
 from .. import _native
 from ..client import (
     Consumer,
+    Description,
     LeasedProducer,
     LeaseTerms,
+    OwnStreams,
     Producer,
     StandaloneProducer,
     TracedLeasedProducer,
@@ -45,6 +49,7 @@ from ..runtime.config import Secret
 from ..service import RunningService, ServiceStreams
 from ..shm import parse_pools
 from ..transport import StreamIds, descriptor_channel, embed_lock_path
+from .describing import WithMetadata
 from .host import DriverHost, Mode
 from .services import WithServices
 
@@ -59,8 +64,9 @@ _open_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 class Event:
     """Something that happened to the connection.
 
-    media_driver_connected, media_driver_lost, mapped, unmapped, refused, aeron_error; and on a driver
-    attached, attach_refused, revoked, driver_shutdown, driver_lost.
+    media_driver_connected, media_driver_lost, mapped, unmapped, refused, aeron_error; on a driver attached,
+    attach_refused, revoked, driver_shutdown, driver_lost; between a consumer and its producer declined,
+    fallback, fallback_over, fallback_refused, id_collision.
     """
 
     kind: str
@@ -70,7 +76,7 @@ class Event:
     detail: str
 
 
-class Context(WithServices):
+class Context(WithServices, WithMetadata):
     """What `tensorpool.open()` returns. Close it, or use it in a `with` block."""
 
     def __init__(
@@ -88,6 +94,8 @@ class Context(WithServices):
         service_token: Secret | None,
         driver_settings: DriverSettings,
         terms: LeaseTerms,
+        descriptor_term_bytes: int,
+        streams: OwnStreams,
         connect_timeout: float,
         driver_timeout: float,
         announce_period: float,
@@ -96,6 +104,8 @@ class Context(WithServices):
         self.aeron_dir = aeron_dir
         self.namespace = namespace
         self._terms = terms
+        self._streams = streams
+        self._descriptor_term_bytes = descriptor_term_bytes
         self.stream_ids = stream_ids
         self._base = shm_base_dir
         self._announce_period_ns = int(announce_period * 1e9)
@@ -104,6 +114,7 @@ class Context(WithServices):
         self._trace_ids = TraceIds()
         self._endpoints: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._running: set[RunningService] = set()
+        self._ears = {}
         self._closed = False
         self._knows_period = False
         self._conductor = _native.Conductor(
@@ -117,6 +128,7 @@ class Context(WithServices):
             announce_period_ns=self._announce_period_ns,
             control_channel=_SHARED_CHANNEL,
             control_stream_id=stream_ids.control,
+            qos_stream_id=stream_ids.qos,
             allowed_base_dirs=list(allowed_base_dirs),
         )
         if not self._conductor.wait_connected(connect_timeout):
@@ -192,7 +204,10 @@ class Context(WithServices):
         nslots: int | None = None,
         name: str | None = None,
         tags: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        dtype: npt.DTypeLike | None = None,
         descriptor_stream_id: int | None = None,
+        metadata_stream_id: int | None = None,
         publish_timestamps: bool = False,
         prefault: bool = True,
         require_hugepages: bool = False,
@@ -207,7 +222,10 @@ class Context(WithServices):
         nslots: int | None = None,
         name: str | None = None,
         tags: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        dtype: npt.DTypeLike | None = None,
         descriptor_stream_id: int | None = None,
+        metadata_stream_id: int | None = None,
         publish_timestamps: bool = False,
         prefault: bool = True,
         require_hugepages: bool = False,
@@ -221,7 +239,10 @@ class Context(WithServices):
         nslots: int | None = None,
         name: str | None = None,
         tags: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        dtype: npt.DTypeLike | None = None,
         descriptor_stream_id: int | None = None,
+        metadata_stream_id: int | None = None,
         publish_timestamps: bool = False,
         prefault: bool = True,
         require_hugepages: bool = False,
@@ -234,15 +255,23 @@ class Context(WithServices):
         for this stream. All memory is allocated now. `traces` gives every frame a trace id and lets
         `offer(array, parents=[frame, …])` tell of its lineage. `require_hugepages`: on huge pages or not at
         all. Raises AttachError if the driver says no.
+
+        `name`, `tags` and `metadata` travel to every consumer (see `producer.set_metadata`). `dtype` says
+        that frames are of a type that the wire has no number for, as in "float16"; where there is metadata,
+        the first array of such a type says so too.
         """
         self._check_open()
         _checked_stream_id(stream_id)
+        terms, first = self._metadata_terms(metadata_stream_id), None
+        if name is not None or tags or metadata is not None or dtype is not None:
+            first = Description(name=name, tags=tags, metadata=metadata, dtype=dtype)
         if nslots is not None:
             _checked_nslots(nslots)
         common: dict[str, Any] = {
-            "descriptor_channel": descriptor_channel(),
+            "descriptor_channel": descriptor_channel(self._descriptor_term_bytes),
             "descriptor_stream_id": self._descriptor_stream(descriptor_stream_id),
             "publish_timestamps": publish_timestamps,
+            "streams": self._streams,
             "prefault": prefault,
         }
         producer: Producer
@@ -269,7 +298,13 @@ class Context(WithServices):
         if isinstance(producer, TracedProducer):
             control = _native.Publication(self._conductor, _SHARED_CHANNEL, self.stream_ids.control)
             producer.tracer = Tracer(self._trace_ids, control)
-        return self._ready(producer)
+        self._ready(producer)
+        try:
+            producer._start_describing(terms, first)
+        except BaseException:
+            producer.close()
+            raise
+        return producer
 
     def _provision(
         self,
@@ -304,12 +339,24 @@ class Context(WithServices):
         policy: Literal["stream", "latest"] = "stream",
         idle: Literal["backoff", "busy-spin", "yield", "sleep"] = "backoff",
         timeout: float | None = None,
+        max_rate_hz: int | None = None,
+        own_stream: bool = False,
+        progress: bool = False,
+        progress_interval_us: int | None = None,
+        progress_bytes: int | None = None,
+        progress_rows: int | None = None,
         max_outstanding_seq_gap: int = 256,
         descriptor_stream_id: int | None = None,
+        metadata_stream_id: int | None = None,
     ) -> Consumer:
         """A consumer of `stream_id`; it maps the stream when there is one, now or later.
 
         `timeout` bounds each wait of an iteration. `policy="latest"` always gives the newest frame.
+        `max_rate_hz` asks the producer for so many frames a second at most, evenly spaced by their own
+        timestamps, on a descriptor stream of this consumer's own; `own_stream` asks for such a stream
+        without a limit. A producer may decline: then all frames come on the shared one (event `declined`).
+        `progress` asks to hear of frames that are still filling (`consumer.progress()`), at best every
+        `progress_interval_us`, and for `progress_bytes` or `progress_rows` more; the producer decides.
         """
         self._check_open()
         if max_outstanding_seq_gap < 0:
@@ -324,9 +371,19 @@ class Context(WithServices):
             descriptor_stream_id=self._descriptor_stream(descriptor_stream_id),
             max_outstanding_seq_gap=max_outstanding_seq_gap,
             freshness_ns=3 * self._announce_period_ns,
+            hello_period_ns=self._streams.period_ns,
+            wanted=self._streams.wishes(
+                max_rate_hz=max_rate_hz,
+                own_stream=own_stream,
+                progress=progress,
+                progress_interval_us=progress_interval_us,
+                progress_bytes=progress_bytes,
+                progress_rows=progress_rows,
+            ),
             idle=idle,
             latest_only=policy == "latest",
             lease=None if self.mode == "standalone" else self._terms.native(may_create=False),
+            metadata=self._metadata_ear(metadata_stream_id),
         )
         consumer._timeout = timeout
         return self._ready(consumer)

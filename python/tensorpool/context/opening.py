@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from ..client import LeaseTerms
+from ..client import LeaseTerms, OwnStreams
 from ..driver import DriverSettings
 from ..errors import ConfigError
 from ..runtime.config import Config
@@ -84,6 +84,15 @@ def open(
             retry_ns=chosen.attach_retry_ns,
             revision=chosen.attach_revision,
             control_stream_id=ids.control,
+        ),
+        descriptor_term_bytes=aeron.descriptor_term_bytes,
+        streams=OwnStreams(
+            channels=chosen.own_channels,
+            descriptor_ids=(chosen.own_descriptor_first, chosen.own_descriptor_last),
+            control_ids=(chosen.own_control_first, chosen.own_control_last),
+            period_ns=chosen.hello_period_ns,
+            progress_interval_ns=chosen.progress_interval_ns,
+            progress_bytes=chosen.progress_step_bytes,
         ),
         connect_timeout=_seconds("connect_timeout", connect_timeout, aeron.connect_timeout_ns),
         driver_timeout=_seconds("driver_timeout", driver_timeout, aeron.driver_timeout_ns),

@@ -6,5 +6,6 @@ starts nothing, makes no region, disturbs nobody.
 
 from .check import Check, Status, worst
 from .examine import examine
+from .sizing import Needs, Sizing, check_fit, size_stream
 
-__all__ = ["Check", "Status", "examine", "worst"]
+__all__ = ["Check", "Needs", "Sizing", "Status", "check_fit", "examine", "size_stream", "worst"]

@@ -4,6 +4,7 @@ Nothing here takes part: no lease, no driver, nothing that anybody waits for.
 """
 
 from .announces import AnnounceEar, StreamBook, StreamHeard
+from .lineage import Lineage, LineageBook, SeenFrame
 from .png import encode_png, to_pixels
 from .rates import Gauge, Intervals, Rate
 from .summary import ArraySummary, summarize
@@ -13,7 +14,10 @@ __all__ = [
     "ArraySummary",
     "Gauge",
     "Intervals",
+    "Lineage",
+    "LineageBook",
     "Rate",
+    "SeenFrame",
     "StreamBook",
     "StreamHeard",
     "encode_png",

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import TensorPoolError
+from .reals import reals
 
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 # Colour type by the number of channels.
@@ -63,7 +64,7 @@ def _is_planar(picture: npt.NDArray[Any]) -> bool:
 
 
 def _stretched(picture: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    values = picture.astype(np.float64)
+    values = reals(picture).astype(np.float64)
     finite = np.isfinite(values)
     low = float(values[finite].min()) if finite.any() else 0.0
     high = float(values[finite].max()) if finite.any() else 0.0

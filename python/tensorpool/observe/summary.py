@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .reals import reals
+
 _SHOWN = 6
 
 
@@ -51,15 +53,15 @@ class ArraySummary:
 
 
 def summarize(array: npt.NDArray[Any], element_type: str | None = None) -> ArraySummary:
-    """Looks at every element once."""
+    """Looks at every element once. Of complex numbers the figures are those of their sizes."""
     # Flat views in memory order: a copy of each frame would cost more than all of the figures.
     flat = array.ravel(order="K")
-    finite = flat
+    finite = numbers = reals(flat)
     not_finite = 0
-    if flat.dtype.kind in "fc":
-        whole = np.isfinite(flat)
+    if numbers.dtype.kind == "f":
+        whole = np.isfinite(numbers)
         not_finite = int(flat.size - np.count_nonzero(whole))
-        finite = flat[whole] if not_finite else flat
+        finite = numbers[whole] if not_finite else numbers
     low = high = mean = None
     if finite.size:
         low, high = finite.min().item(), finite.max().item()
@@ -70,14 +72,24 @@ def summarize(array: npt.NDArray[Any], element_type: str | None = None) -> Array
         minimum=low,
         maximum=high,
         mean=mean,
-        values=tuple(one.item() for one in flat[:_SHOWN]),
+        values=tuple(_item(one) for one in flat[:_SHOWN]),
         not_finite=not_finite,
     )
+
+
+def _item(value: Any) -> Any:
+    """As Python knows it; what it has no number for, in words."""
+    item = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return str(value)
+    return item if isinstance(item, bool | int | float | complex | bytes) else float(value)
 
 
 def _plain(value: Any) -> Any:
     """As JSON can hold it: it has no NaN, no infinity, and no whole numbers beyond 53 bits everywhere."""
     if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, complex):
         return str(value)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 53:
         return str(value)

@@ -10,6 +10,8 @@ _UNTETHERED = (
     "untethered-window-limit-timeout=10ms|untethered-linger-timeout=10ms|untethered-resting-timeout=1s"
 )
 DEFAULT_DESCRIPTOR_TERM_BYTES = 16 << 20
+# What Aeron allows; in between, powers of two.
+MIN_TERM_BYTES, MAX_TERM_BYTES = 64 << 10, 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,13 @@ class StreamIds:
     descriptor: int = 1100
     qos: int = 1200
     metadata: int = 1300
+
+
+def term_fault(term_bytes: int) -> str | None:
+    """Why Aeron has no terms of that length."""
+    if MIN_TERM_BYTES <= term_bytes <= MAX_TERM_BYTES and term_bytes & (term_bytes - 1) == 0:
+        return None
+    return "use a power of two from 64KiB to 1GiB, as in 16MiB"
 
 
 def descriptor_channel(term_bytes: int = DEFAULT_DESCRIPTOR_TERM_BYTES) -> str:

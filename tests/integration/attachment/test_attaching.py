@@ -103,6 +103,7 @@ def test_a_producer_that_cannot_use_its_regions_asks_again_with_pauses(
         ctx._conductor,
         free_stream_id,
         ctx._terms,
+        streams=ctx._streams,
         descriptor_channel="aeron:ipc",
         descriptor_stream_id=ctx.stream_ids.descriptor,
         publish_timestamps=False,

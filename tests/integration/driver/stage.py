@@ -100,6 +100,7 @@ def conductor_words(aeron_dir: str, announces: int, base: Path) -> dict[str, Any
         "announce_period_ns": PERIOD_NS,
         "control_channel": "aeron:ipc",
         "control_stream_id": 1000,
+        "qos_stream_id": 1200,
         "allowed_base_dirs": [str(base)],
     }
 

@@ -23,7 +23,7 @@ SERVICES = {"service", "serve", "run", "services", "status_events", "service_str
 FACTS = {
     "Context": {"aeron_dir", "namespace", "stream_ids", "closed"} | SERVICES,
     "MediaDriver": {"aeron_dir"},
-    "Producer": {"stream_id", "create", "attach"},
+    "Producer": {"stream_id", "create", "attach", "metadata"},
     "Consumer": {"stream_id"},
     "Slot": set(),
     "Frame": {
@@ -47,6 +47,12 @@ ARGUMENTS: dict[str, list[Any]] = {
     "consumer": [4_000_000_000],
     "on_event": [print],
     "set_timestamp_ns": [1],
+    "advance_to": [1],
+    "set_metadata": [{}],
+    "set_blob": [1, b""],
+    "describe": [1],
+    "blob": [1],
+    "find_blob": [1],
 }
 
 

@@ -22,6 +22,8 @@ from .member import Member, ask
 LONG = os.environ.get("TENSORPOOL_TEST_LONG") == "1"
 ROUNDS = 50 if LONG else 5
 TOKEN = "open sesame"
+# What an offer may come to while others die: in the ring or not, it says so.
+KNOWN_OUTCOMES = {"published", "detached", "not_connected", "closed", "back_pressured"}
 
 
 @dataclass(frozen=True)
@@ -265,7 +267,7 @@ class Fleet(Place):
         """All is well in the end: leases and files are those of these processes, and the ledgers of both
         sides add up, to the same end. Nothing is offered or received after it."""
         self.agreed(producer, consumers, files=files)
-        producer.call("stop_offering")
+        outcomes = producer.call("stop_offering")["outcomes"]
 
         def is_heard() -> bool:
             # A last frame now and then: the one before may have gone out while somebody reattached.
@@ -278,6 +280,8 @@ class Fleet(Place):
         self.wait_until(is_heard, timeout=PATIENCE)
         written = producer.call("producer_ledger")
         assert written["balanced"], written
+        assert outcomes.keys() <= KNOWN_OUTCOMES
+        assert written["dropped"]["detached"] >= outcomes.get("detached", 0)
         for consumer in consumers:
             receiving = consumer.call("stop_receiving")
             ledger = consumer.call("consumer_ledger")

@@ -41,6 +41,7 @@ def conductor_at(aeron_dir):
         announce_period_ns=1_000_000_000,
         control_channel="aeron:ipc",
         control_stream_id=1000,
+        qos_stream_id=1200,
         allowed_base_dirs=["/dev/shm"],
     )
     try:

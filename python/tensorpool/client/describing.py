@@ -1,0 +1,155 @@
+"""The part of a producer that tells of itself: attributes, element types, blobs.
+
+What is said is sent at once and then again and again by the conductor's thread, so that whoever comes later
+knows it within a period.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Buffer
+
+from .. import _native
+from ..errors import ClosedError
+from .description import Description
+
+MAX_BLOB_BYTES: Final = 128 << 20
+_READY_S: Final = 5.0
+_BLOBS_EVERY: Final = 10
+# What fits through every channel whose media driver has Aeron's smallest sensible terms.
+_SAFE_MESSAGE_BYTES: Final = 128 << 10
+# Held for moments, at a change: frames never take it.
+_changes = threading.RLock()
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataTerms:
+    """Where and how often a source tells of itself."""
+
+    channel: str
+    stream_id: int
+    period_ns: int
+
+    def bulletin(self, producer: _native.Producer) -> _native.Bulletin:
+        return _native.Bulletin(
+            producer,
+            self.channel,
+            self.stream_id,
+            period_ns=self.period_ns,
+            blob_period_ns=_BLOBS_EVERY * self.period_ns,
+        )
+
+
+class DescribedProducer(_native.Producer):
+    """A producer that can say what its frames are."""
+
+    _metadata_terms: MetadataTerms | None = None
+    _description: Description | None = None
+    _bulletin: _native.Bulletin | None = None
+
+    def set_metadata(
+        self, attributes: Mapping[str, Any], *, name: str | None = None, summary: str | None = None
+    ) -> int:
+        """Says what frames from here on are: these attributes in place of those before.
+
+        Text, numbers, lists and dicts, numpy arrays and bytes go as what they are, `(format, bytes)` in any
+        other format. Consumers see them as `frame.meta`, each frame those of its own version. Returns the
+        version; the same attributes again keep it. Large tables go by `set_blob`.
+        """
+        with _changes:
+            said = self._draft()
+            if said.change(attributes, name=name, summary=summary, now_ns=time.monotonic_ns()):
+                self._say(said)
+            return said.version
+
+    def set_blob(self, blob_type: int, data: Buffer | npt.NDArray[Any] | None) -> int:
+        """Says that frames from here on go with `data`: a flat field, a mask, a large table.
+
+        `blob_type` is a number that both sides agree on. Sent in chunks, checked, and repeated for those who
+        come later; `consumer.blob(blob_type, frame)` gives it. None takes it back. Returns the version.
+        """
+        if not 0 <= blob_type < 1 << 32:
+            raise ValueError(f"blob type {blob_type}: use 0 to 4294967295")
+        content = None if data is None else _bytes_of(data)
+        with _changes:
+            said = self._draft()
+            said.change_blob(blob_type, content is not None, time.monotonic_ns())
+            bulletin = self._board()
+            if content is None:
+                bulletin.remove_blob(blob_type)
+            else:
+                bulletin.put_blob(blob_type, said.version, content)
+            self._say(said)
+            return said.version
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The attributes that were set."""
+        return {} if self._description is None else dict(self._description.given)
+
+    def _start_describing(self, terms: MetadataTerms, first: Description | None) -> None:
+        """Called once, when the producer is ready; `first` is what it was opened with."""
+        self._metadata_terms = terms
+        if first is not None:
+            with _changes:
+                first.bump(time.monotonic_ns())
+                self._say(first)
+
+    def _declare_dtype(self, name: str) -> bool:
+        """An array of a type without a number is about to be sent. False if metadata does not tell of it."""
+        with _changes:
+            if self._description is None or not self._description.declares(str(name)):
+                return False
+            said = self._draft()
+            said.declare(str(name), time.monotonic_ns())
+            self._say(said)
+            return True
+
+    def _draft(self) -> Description:
+        """What is said now, to be changed; it takes its place once it is said."""
+        return Description() if self._description is None else copy.copy(self._description)
+
+    def _say(self, said: Description) -> None:
+        announce, meta = said.messages(self.stream_id)
+        bulletin = self._board()
+        room = bulletin.max_message_length or _SAFE_MESSAGE_BYTES
+        if len(meta) > room:
+            raise ValueError(f"{len(meta)} bytes of metadata; a message has room for {room}: use set_blob")
+        bulletin.put(announce, meta)
+        # After the words, so that no frame comes before them.
+        self.describe(said.version, said.extension)
+        self._description = said
+
+    def _board(self) -> _native.Bulletin:
+        if self._bulletin is None:
+            if self._metadata_terms is None:
+                raise ClosedError("this producer has no metadata stream; get one from ctx.producer(...)")
+            self._bulletin = self._metadata_terms.bulletin(self)
+            deadline = time.monotonic() + _READY_S
+            while not self._bulletin.is_ready and time.monotonic() < deadline:
+                time.sleep(0.001)
+        return self._bulletin
+
+    def close(self) -> None:
+        """Stops; nothing is said any more."""
+        super().close()
+        bulletin, self._bulletin, self._metadata_terms = self._bulletin, None, None
+        if bulletin is not None:
+            bulletin.close()
+
+
+def _bytes_of(data: Buffer | npt.NDArray[Any]) -> bytes | memoryview:
+    plain: Any = np.ascontiguousarray(data) if isinstance(data, np.ndarray) else data
+    view = memoryview(plain)
+    if view.nbytes > MAX_BLOB_BYTES:
+        raise ValueError(f"a blob of {view.nbytes} bytes; consumers keep up to {MAX_BLOB_BYTES}")
+    # A cast needs at least one element.
+    return view.cast("B") if view.nbytes else b""

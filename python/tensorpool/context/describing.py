@@ -1,0 +1,51 @@
+"""What a context has to do with metadata: where its producers tell of themselves, and its ear for others."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .. import _native
+from ..client.describing import MetadataTerms
+from ..client.metadata import describe
+from ..errors import ConfigError, MediaDriverUnavailable
+from ..transport import StreamIds
+
+_CHANNEL = "aeron:ipc"
+_READY_TIMEOUT_S = 10.0
+
+
+class WithMetadata:
+    """The part of a context that speaks and listens on metadata streams."""
+
+    _conductor: _native.Conductor
+    _announce_period_ns: int
+    _ears: dict[int, _native.MetadataEar]
+    aeron_dir: str
+    stream_ids: StreamIds
+
+    def _metadata_terms(self, stream_id: int | None) -> MetadataTerms:
+        return MetadataTerms(_CHANNEL, self._metadata_stream(stream_id), self._announce_period_ns)
+
+    def _metadata_ear(self, stream_id: int | None) -> _native.MetadataEar:
+        """One for all consumers: it is there before they say hello, so it hears what they are answered."""
+        number = self._metadata_stream(stream_id)
+        ear = self._ears.get(number)
+        if ear is None:
+            ear = self._ears[number] = _native.MetadataEar(self._conductor, _CHANNEL, number, describe)
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while not ear.is_ready:
+            if time.monotonic() > deadline:
+                why = self._conductor.status()["last_error"] or "it did not answer"
+                raise MediaDriverUnavailable(
+                    f"the media driver in {self.aeron_dir} gave no metadata stream: {why}",
+                    aeron_dir=self.aeron_dir,
+                )
+            time.sleep(0.001)
+        return ear
+
+    def _metadata_stream(self, given: Any) -> int:
+        stream: int = self.stream_ids.metadata if given is None else given
+        if not 0 < stream < 1 << 31:
+            raise ConfigError(f"metadata stream id {stream}: use 1 to 2147483647, as in 1300")
+        return stream
