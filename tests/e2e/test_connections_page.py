@@ -31,6 +31,8 @@ def test_every_event_is_there() -> None:
     for source in (ROOT / "crates" / "dataplane" / "src").rglob("*.rs"):
         text = source.read_text("utf-8").partition("#[cfg(test)]")[0]
         in_rust |= set(re.findall(r"(?:event|end|push)\([^;]*?\"([a-z]+(?:_[a-z]+)*)\"", text))
+        # What a consumer is told by its producer is named first, and said below.
+        in_rust |= set(re.findall(r"Turn::\w+(?:\(\w+\))? => \{?\s*\(\"([a-z]+(?:_[a-z]+)*)\",", text))
     page = first_column("Events")
     assert page == in_rust
     assert all(kind in told for kind in page), "Event's own words name them too"

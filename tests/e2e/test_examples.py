@@ -51,6 +51,42 @@ def test_the_camera_example_shows_frames_in_another_process(environment: dict[st
     assert numbers == sorted(numbers)
 
 
+def test_the_flat_field_example_evens_out_what_the_camera_sees(environment: dict[str, str]) -> None:
+    folder = ROOT / "examples" / "flat_field"
+    with (
+        running(folder / "camera.py", environment) as camera,
+        running(folder / "corrected.py", environment) as reader,
+    ):
+        assert reader.stdout is not None
+        lines = [reader.stdout.readline() for _ in range(5)]
+        assert camera.poll() is None
+    for line in lines:
+        match = re.fullmatch(r"lab-camera frame \d+: spread (\d+\.\d)% → (\d+\.\d)%\n", line)
+        assert match is not None, line
+        assert float(match[1]) > 5
+        assert float(match[2]) < 1
+
+
+def test_the_rolling_shutter_is_worked_on_row_by_row(environment: dict[str, str]) -> None:
+    folder = ROOT / "examples" / "rolling_shutter"
+    with running(folder / "camera.py", environment):
+        done = subprocess.run(
+            [sys.executable, folder / "medians.py"],
+            check=False,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stderr
+    *lines, won = done.stdout.splitlines()
+    frame = r"frame \d+: -?\d+\.\d\d ms in (\d+) parts, \d+\.\d\d ms as a whole"
+    parts = [int(match[1]) for line in lines if (match := re.fullmatch(frame, line))]
+    assert len(parts) == len(lines) == 50
+    assert max(parts) > 10, "the frames came whole"
+    assert re.fullmatch(r"-?\d+\.\d\d ms won: .* ms after the last row instead of .* ms", won)
+
+
 def test_the_readmes_python_runs_as_printed(environment: dict[str, str], tmp_path: Path) -> None:
     block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
     assert block is not None

@@ -1,0 +1,32 @@
+"""Evens out what the camera sees, with the flat field that the camera sent. Start it before or after."""
+
+from contextlib import suppress
+
+import numpy as np
+
+import tensorpool as tp
+
+FLAT_FIELD = 1
+
+
+def flat_field(frames: tp.Consumer, frame: tp.Frame) -> np.ndarray | None:
+    """The table that goes with the frame; None while it is on its way."""
+    table = frames.blob(FLAT_FIELD, frame)
+    if table is None or frame.meta is None:
+        return None
+    kind = frame.meta["flat_field"]
+    return np.frombuffer(table, kind["dtype"]).reshape(kind["shape"])
+
+
+with suppress(KeyboardInterrupt), tp.open() as ctx, ctx.consumer(10010) as frames:
+    version, flat = None, None
+    for frame in frames:
+        if flat is None or frame.meta_version != version:
+            version, flat = frame.meta_version, flat_field(frames, frame)
+        if flat is None:
+            continue
+        with suppress(tp.FrameOverwritten), frame:
+            image = frame.array
+            even = image / flat
+            spread = f"{image.std() / image.mean():.1%} → {even.std() / even.mean():.1%}"
+        print(f"{frames.source_name} frame {frame.seq}: spread {spread}", flush=True)

@@ -1,0 +1,118 @@
+"""`tensorpool stream trace`: lineages of a living system."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorpool as tp
+from tests.e2e.commandline import CommandLine
+
+ARRAY = np.zeros(8)
+
+
+@pytest.fixture
+def there(aeron_dir: Path, shm_base: Path) -> CommandLine:
+    return CommandLine(aeron_dir, shm_base)
+
+
+@contextmanager
+def lineage(there: CommandLine, ids: list[int], *, traces: bool = True) -> Iterator[int]:
+    """left and right make depth, depth makes map: each frame of each step, until the end. A root's trace."""
+    stop = threading.Event()
+    with (
+        tp.MediaDriver(there.aeron_dir),
+        tp.open(
+            "standalone", aeron_dir=there.aeron_dir, media_driver="external", shm_base_dir=there.shm_base
+        ) as ctx,
+    ):
+        steps = [ctx.producer(one, pools=["4KiB"], traces=traces) for one in ids]
+
+        def work() -> None:
+            mint = ctx._trace_ids.mint
+            while not stop.wait(0.02):
+                if not traces:
+                    steps[3].offer(ARRAY)
+                    continue
+                roots = [mint(), mint()]
+                steps[0].offer(ARRAY, trace_id=roots[0])
+                steps[1].offer(ARRAY, trace_id=roots[1])
+                joined = mint()
+                steps[2].offer(ARRAY, trace_id=joined)
+                epoch = steps[2].epoch
+                assert epoch is not None
+                steps[2].tracer.link(ids[2], epoch, steps[2].next_seq - 1, joined, roots)  # type: ignore[attr-defined]
+                # One parent: its trace is carried on.
+                steps[3].offer(ARRAY, parents=[joined])  # type: ignore[call-arg]
+                # The first root of all is in every lineage, as a calibration would be.
+                final = mint()
+                steps[3].offer(ARRAY, trace_id=final)
+                steps[3].tracer.link(ids[3], epoch, steps[3].next_seq - 1, final, [joined, ROOT])  # type: ignore[attr-defined]
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield ROOT
+        finally:
+            stop.set()
+            thread.join()
+
+
+ROOT = (1 << 40) + 7
+
+
+@pytest.fixture
+def ids(free_stream_ids: Callable[[], int]) -> list[int]:
+    return [free_stream_ids() for _ in range(4)]
+
+
+def test_the_lineage_of_a_stream_s_frames(there: CommandLine, ids: list[int]) -> None:
+    with lineage(there, ids):
+        done = there.run("stream", "trace", str(ids[3]), "--count", "6", "--json", "--timeout", "50")
+        assert done.returncode == 0, done.stderr
+        trees = [json.loads(line) for line in done.stdout.splitlines()]
+        words = there.run("stream", "trace", str(ids[2]), "--count", "1", "--timeout", "50").stdout
+    assert len(trees) == 6
+    assert {tree["frame"]["stream_id"] for tree in trees} == {ids[3]}
+    carried = [tree for tree in trees if ids[2] in {frame["stream_id"] for frame in tree["frames"]}]
+    made = [tree for tree in trees if tree not in carried]
+    assert carried
+    assert made
+    for tree in carried:
+        assert sorted(frame["stream_id"] for frame in tree["frames"]) == ids[2:]
+        assert [one["frames"][0]["stream_id"] for one in tree["parents"]] == ids[:2]
+    for tree in made:
+        joined, root = tree["parents"]
+        assert root == {"trace_id": str(ROOT), "frames": [], "parents": []}
+        assert [one["frames"][0]["stream_id"] for one in joined["parents"]] == ids[:2]
+    first, *branches = words.splitlines()
+    assert first.startswith(f"{ids[2]} seq ")
+    assert [branch[:4] for branch in branches] == ["├── ", "└── "]
+    assert [branch[4:].split(" ")[0] for branch in branches] == [str(ids[0]), str(ids[1])]
+
+
+def test_all_that_descends_from_a_trace(there: CommandLine, ids: list[int]) -> None:
+    with lineage(there, ids) as root:
+        done = there.run("stream", "trace", str(root), "--count", "3", "--json", "--timeout", "50")
+        missing = there.run("stream", "trace", str(root + 1), "--timeout", "1")
+    trees = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(trees) == 3
+    assert {tree["frame"]["stream_id"] for tree in trees} == {ids[3]}
+    assert all(str(root) in json.dumps(tree["parents"]) for tree in trees)
+    assert missing.returncode == 1
+    assert missing.stderr == f"error: no frame carried trace {root + 1} or was made from it within 1 s\n"
+
+
+def test_a_stream_without_traces_is_told_so(there: CommandLine, ids: list[int]) -> None:
+    with lineage(there, ids, traces=False):
+        done = there.run("stream", "trace", str(ids[3]), "--timeout", "1.5")
+        silent = there.run("stream", "trace", "9", "--timeout", "0.5")
+    assert (done.returncode, silent.returncode) == (1, 1)
+    assert "had a trace within 1.5 s; its producer needs traces=True" in done.stderr
+    assert "stream 9" in silent.stderr
