@@ -11,8 +11,9 @@ use crate::aeron::{Client, NotTaken};
 use crate::conductor::{Endpoint, Tick};
 use crate::talk::Talk;
 
-/// Messages taken in one round; the rest waits for the next.
-const LIMIT: usize = 256;
+/// Messages taken in one round; the rest waits for the next. Many: the stream is everybody's, and who falls
+/// behind what the driver itself can read is put to rest, and misses its answer.
+const LIMIT: usize = 4096;
 /// How long an endpoint that closes tries to say so.
 const FAREWELL: Duration = Duration::from_millis(20);
 

@@ -180,7 +180,8 @@ class ServiceClient:
     def _send(self, request: Event, deadline: float) -> None:
         # Stamped each time: a service that has started since takes nothing that is older than itself.
         while (outcome := self._control.offer(request.encode(self._clock))) != "sent":
-            if outcome == "closed":
+            # A stream that is closed under a client that is not: the media driver went away, and comes back.
+            if outcome == "closed" and self._mailbox.closed:
                 raise ClosedError("this client, or its context, is closed")
             if self._now() >= deadline:
                 if outcome == "not_connected":

@@ -61,7 +61,7 @@ def files_of(fleet: Fleet, stream_id: int) -> list[Path]:
 def test_a_full_filesystem_is_a_reason_and_leaves_nothing_half_made(
     fleet: Fleet, mount: Mount, filler: Filler, free_stream_ids: Callable[[], int]
 ) -> None:
-    mount("tmpfs", "size=512k")
+    mount("tmpfs", "size=8m")
     fleet.driver()
     fleet.service()
     consumer, producer, worker = fleet.consumer(), fleet.streaming(), fleet.worker()
@@ -76,8 +76,9 @@ def test_a_full_filesystem_is_a_reason_and_leaves_nothing_half_made(
         assert files_of(fleet, other) == []
         assert fleet.ask("leases", stream_id=other) == []
         filler.free()
-        assert worker.call("produce", stream_id=other) > 0
-        worker.call("close_producer")
+        worker.call("consume", stream_id=other)
+        fleet.until(worker.call, "mapped")
+        worker.call("close_consumer")
         # The others were not even touched.
         assert fleet.flow(consumer) == epoch
     fleet.accounts(producer, [consumer])

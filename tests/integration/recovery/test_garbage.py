@@ -74,6 +74,7 @@ def test_a_flood_of_garbage_is_survived_and_over_when_it_is_over(fleet: Fleet) -
         # The driver answers in the middle of it, and a newcomer gets its lease.
         late.call("consume", stream_id=fleet.stream_id)
         late.call("receive_always")
+        assert late.call("lease", of="consumer")["refused"] == 0, "the first answer was missed"
         assert fleet.ask("status")["leases"] >= 1
         other.call("stop")
         fleet.receives(consumer, late)

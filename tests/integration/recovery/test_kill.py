@@ -93,7 +93,8 @@ def test_what_was_asked_of_a_driver_that_is_dead_is_not_granted_by_the_next(flee
         producer.kill()
     producer = fleet.streaming()
     fleet.flow(consumer)
-    # The last killed one's memory stays for the grace, which is for ever here.
+    # The last killed one's memory stays for the grace, which is for ever here; a killed driver's does not.
+    fleet.until(lambda: len(fleet.epochs()) == 2)
     fleet.accounts(producer, [consumer], files=False)
 
 
