@@ -31,10 +31,14 @@ PATIENCE_S = 60
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
 
-# Imports first: the interpreter may lie where another user cannot go.
+# Imports first, and all of them: the interpreter and the package may lie where another user cannot go.
 _AS_USER = """
-import encodings.ascii, encodings.idna, os, runpy, sys
-import numpy as np, tensorpool
+import encodings.ascii, encodings.idna, importlib, os, pkgutil, runpy, sys
+import numpy as np, tensorpool, tensorpool.sbe
+for module in pkgutil.walk_packages(tensorpool.__path__, "tensorpool."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+tensorpool.sbe.layout.schemas()
 np.random.default_rng().integers(0, 4096, (2, 2))
 uid, groups, script = int(sys.argv[1]), [int(one) for one in sys.argv[2].split(",") if one], sys.argv[3]
 program = compile(open(script, encoding="utf-8").read(), script, "exec")
