@@ -31,6 +31,10 @@ _OPEN_FILES = 4096
 _SMALL = {"driver__nslots": "1", "driver__pools": '["64"]'}
 
 
+# An allocator takes memory in steps: two drivers that hold the same differ by as much.
+_MEMORY_STEP = 128 << 10
+
+
 class Crowd(NamedTuple):
     streams: int
     consumers: int
@@ -112,7 +116,7 @@ class Growth:
             if key in _PER_LEASE:
                 before, after = middle[key], largest[key]
             else:
-                before = _each(one, middle, series.middle, key)
+                before = max(_each(one, middle, series.middle, key), _resolution(series.middle, key))
                 after = _each(one, largest, series.largest, key)
             if before > 0:
                 factors.append(after / before)
@@ -125,6 +129,11 @@ _PER_LEASE = ("attach_us", "at_once_us")
 def _each(one: Run, run: Run, crowd: Crowd, key: str) -> float:
     more = crowd.leases - ONE.leases if crowd.streams == 1 else crowd.streams - ONE.streams
     return float(run[key] - one[key]) / max(1, more)
+
+
+def _resolution(crowd: Crowd, key: str) -> float:
+    """What each would have to add for a difference between two processes to say anything."""
+    return _MEMORY_STEP / crowd.many[0] if key == "resident_bytes" else 0.0
 
 
 def _from_to(series: Series) -> str:

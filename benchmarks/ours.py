@@ -1,4 +1,4 @@
-"""TensorPool itself, through its public API."""
+"""TensorPool itself, through its public API, on a driver in a process of its own: with leases, as people run it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import mmap
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +15,15 @@ import numpy.typing as npt
 import tensorpool as tp
 from tensorpool import _native
 
+from . import driver_process
 from .library import WORD_BYTES, Frames, Plan, Sender, Source
 
-STREAM_ID = 10000
+# One of those that a driver makes on demand.
+STREAM_ID = 20000
 _SUPERBLOCK_BYTES = 64
 _MIN_STRIDE = 64
 # So many empty looks go by before the loop outside gets to look at the clock.
 _SPINS = 256
-
-
-def media_driver_dir(plan: Plan) -> str:
-    return f"{plan.directory}/aeron"
 
 
 def stride_of(size_bytes: int) -> int:
@@ -34,8 +33,8 @@ def stride_of(size_bytes: int) -> int:
 
 def open_context(plan: Plan) -> tp.Context:
     return tp.open(
-        "standalone",
-        aeron_dir=media_driver_dir(plan),
+        "driver",
+        aeron_dir=driver_process.media_driver_dir(plan.directory),
         media_driver="external",
         shm_base_dir=plan.directory,
     )
@@ -46,9 +45,9 @@ def ring_of(producer: tp.Producer, plan: Plan) -> list[npt.NDArray[np.uint64]]:
 
     The arrays keep the mapping.
     """
-    (_, stride, uri), *_ = producer._files.pools  # type: ignore[attr-defined]
-    path, _ = _native.parse_region_uri(uri)
-    with open(path, "r+b") as file:
+    stride = stride_of(plan.size_bytes)
+    (pool,) = Path(plan.directory).glob(f"**/{producer.stream_id}/{producer.epoch}/*.pool")
+    with pool.open("r+b") as file:
         region = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
     count = plan.size_bytes // WORD_BYTES
     offsets = (_SUPERBLOCK_BYTES + slot * stride for slot in range(plan.nslots))
@@ -70,10 +69,10 @@ class TensorPool:
         return tp.__version__
 
     def terms(self) -> str:
-        return "offer() of an array; poll() of half a ring at a time, numpy view, valid() after the reading"
+        return "on a driver, with leases: offer() of an array; poll() of half a ring at a time, numpy view, valid() after the reading"
 
     def beside(self, plan: Plan) -> AbstractContextManager[object]:
-        return tp.MediaDriver(media_driver_dir(plan))
+        return driver_process.running(plan.directory)
 
     @contextmanager
     def producer(self, plan: Plan, source: Source) -> Iterator[Sender]:
