@@ -1,4 +1,4 @@
-"""TensorPool itself, through its public API, on a driver in a process of its own: with leases, as people run it."""
+"""TensorPool itself, through its public API, on a driver in a process of its own, as people run it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ class TensorPool:
         return tp.__version__
 
     def terms(self) -> str:
-        return "on a driver, with leases: offer() of an array; poll() of half a ring at a time, numpy view, valid() after the reading"
+        return (
+            "on a driver, with leases; offer() of an array; poll() of half a ring at a time, numpy view, "
+            "valid() after the reading"
+        )
 
     def beside(self, plan: Plan) -> AbstractContextManager[object]:
         return driver_process.running(plan.directory)

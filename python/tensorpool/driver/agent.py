@@ -171,20 +171,25 @@ class DriverAgent:
         return work
 
     def _read(self, parts: _Running, now_ns: int) -> tuple[int, bool]:
-        """Reads what has arrived; says how much, and whether that was all."""
+        """Reads what has arrived; says how much of it led to anything, and whether that was all.
+
+        A keepalive leads to nothing: thousands of them a second would keep a strategy that backs off from
+        ever resting.
+        """
         if not parts.has_caught_up:
             self.counters.before_start.add(parts.catch_up())
             return 0, False
-        count = 0
+        work = 0
         for _ in range(_MAX_POLLS):
             messages = parts.requests.poll(_POLL_LIMIT)
             for message in messages:
-                self._do(parts.state.on_message(message, now_ns))
-            count += len(messages)
+                actions = parts.state.on_message(message, now_ns)
+                self._do(actions)
+                work += bool(actions)
             if not messages:
                 # Without a media driver nobody's keepalive can arrive.
-                return count, parts.requests.is_ready
-        return count, False
+                return work, parts.requests.is_ready
+        return max(work, 1), False
 
     def on_close(self) -> None:
         """Says goodbye, removes every region, lets go of the namespace."""
