@@ -73,9 +73,39 @@ fn tag_of(bytes: &[u8]) -> Option<&[u8]> {
     data.get(4..)?.get(..length)
 }
 
+/// An event with a text, which nobody asked for: a word on the status stream.
+pub fn text(tag: &str, key: &str, value: &str, wall_ns: u64) -> Vec<u8> {
+    let mut out = vec![0; MESSAGE_HEADER_LENGTH + usize::from(EVENT_MESSAGE_BLOCK_LENGTH)];
+    put_u16(&mut out, MESSAGE_HEADER_BLOCK_LENGTH, EVENT_MESSAGE_BLOCK_LENGTH);
+    put_u16(&mut out, MESSAGE_HEADER_TEMPLATE_ID, EVENT_MESSAGE_TEMPLATE_ID);
+    put_u16(&mut out, MESSAGE_HEADER_SCHEMA_ID, SERVICE_SCHEMA_ID);
+    put_u16(&mut out, MESSAGE_HEADER_VERSION, SERVICE_SCHEMA_VERSION);
+    let b = &mut out[MESSAGE_HEADER_LENGTH..];
+    put_u64(b, EVENT_MESSAGE_TIMESTAMP_NS, wall_ns);
+    b[EVENT_MESSAGE_FORMAT] = FORMAT_STRING as u8;
+    put_u32(b, EVENT_MESSAGE_REF_STREAM_ID, NULL_U32);
+    put_u64(b, EVENT_MESSAGE_REF_EPOCH, NULL_U64);
+    put_u64(b, EVENT_MESSAGE_REF_SEQ, NULL_U64);
+    put_u64(b, EVENT_MESSAGE_TRACE_ID, 0);
+    for data in [tag, key, value] {
+        out.extend((data.len() as u32).to_le_bytes());
+        out.extend(data.as_bytes());
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_is_an_event_with_a_tag() {
+        let event = text("service:consumer:5", "latency", "{}", 7);
+        assert_eq!(tag_of(&event), Some(&b"service:consumer:5"[..]));
+        let block = &event[MESSAGE_HEADER_LENGTH..];
+        assert_eq!((get_u64(block, EVENT_MESSAGE_TIMESTAMP_NS), block[EVENT_MESSAGE_FORMAT]), (7, 12));
+        assert!(event.ends_with(b"\x07\0\0\0latency\x02\0\0\0{}"));
+    }
 
     fn event(tag: &str) -> Vec<u8> {
         let mut b = vec![0; MESSAGE_HEADER_LENGTH + usize::from(EVENT_MESSAGE_BLOCK_LENGTH)];

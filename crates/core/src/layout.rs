@@ -128,7 +128,43 @@ pub const SERVICE_SCHEMA_VERSION: u16 = 1;
 pub const EVENT_MESSAGE_TEMPLATE_ID: u16 = 1;
 /// The block; `tag`, `key` and `value` follow as var-data, each behind a u32 length.
 pub const EVENT_MESSAGE_BLOCK_LENGTH: u16 = 48;
+pub const EVENT_MESSAGE_TIMESTAMP_NS: usize = 0;
 pub const EVENT_MESSAGE_CORRELATION_ID: usize = 8;
+pub const EVENT_MESSAGE_FORMAT: usize = 16;
+pub const EVENT_MESSAGE_REF_STREAM_ID: usize = 20;
+pub const EVENT_MESSAGE_REF_EPOCH: usize = 24;
+pub const EVENT_MESSAGE_REF_SEQ: usize = 32;
+pub const EVENT_MESSAGE_TRACE_ID: usize = 40;
+pub const FORMAT_STRING: i8 = 12;
+
+pub const BRIDGE_SCHEMA_ID: u16 = 902;
+pub const BRIDGE_SCHEMA_VERSION: u16 = 1;
+pub const BRIDGE_FRAME_CHUNK_TEMPLATE_ID: u16 = 1;
+/// The block; `headerBytes` and `payloadBytes` follow as var-data, each behind a u32 length.
+pub const BRIDGE_FRAME_CHUNK_BLOCK_LENGTH: u16 = 41;
+pub const BRIDGE_FRAME_CHUNK_STREAM_ID: usize = 0;
+pub const BRIDGE_FRAME_CHUNK_EPOCH: usize = 4;
+pub const BRIDGE_FRAME_CHUNK_SEQ: usize = 12;
+pub const BRIDGE_FRAME_CHUNK_CHUNK_INDEX: usize = 20;
+pub const BRIDGE_FRAME_CHUNK_CHUNK_COUNT: usize = 24;
+pub const BRIDGE_FRAME_CHUNK_CHUNK_OFFSET: usize = 28;
+pub const BRIDGE_FRAME_CHUNK_CHUNK_LENGTH: usize = 32;
+pub const BRIDGE_FRAME_CHUNK_PAYLOAD_LENGTH: usize = 36;
+pub const BRIDGE_FRAME_CHUNK_HEADER_INCLUDED: usize = 40;
+
+/// The later revision: same template, told apart by its block length.
+pub const BRIDGE_FRAME_CHUNK_R2_BLOCK_LENGTH: u16 = 53;
+pub const BRIDGE_FRAME_CHUNK_R2_TRACE_ID: usize = 20;
+pub const BRIDGE_FRAME_CHUNK_R2_CHUNK_INDEX: usize = 28;
+pub const BRIDGE_FRAME_CHUNK_R2_CHUNK_COUNT: usize = 32;
+pub const BRIDGE_FRAME_CHUNK_R2_CHUNK_OFFSET: usize = 36;
+pub const BRIDGE_FRAME_CHUNK_R2_CHUNK_LENGTH: usize = 40;
+pub const BRIDGE_FRAME_CHUNK_R2_PAYLOAD_LENGTH: usize = 44;
+pub const BRIDGE_FRAME_CHUNK_R2_PAYLOAD_CRC32C: usize = 48;
+pub const BRIDGE_FRAME_CHUNK_R2_HEADER_INCLUDED: usize = 52;
+
+pub const BOOL_FALSE: u8 = 0;
+pub const BOOL_TRUE: u8 = 1;
 
 pub const CONSUMER_HELLO_TEMPLATE_ID: u16 = 2;
 pub const CONSUMER_HELLO_BLOCK_LENGTH: u16 = 39;

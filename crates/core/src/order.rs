@@ -95,6 +95,11 @@ impl Order {
         None
     }
 
+    /// Frames come with sequences of their own, and this one is out: the next is a later one.
+    pub fn jump_past(&mut self, seq: u64) {
+        (self.oldest, self.next) = (seq + 1, seq + 1);
+    }
+
     /// The end: how many committed frames still waited for an older claim.
     pub fn give_up(&mut self) -> u64 {
         let waiting = (self.oldest..self.next).filter(|seq| *self.slot(*seq) == State::Committed).count();

@@ -19,18 +19,18 @@ impl RateGate {
     /// Whether a frame of that time may pass.
     pub fn admits(&mut self, timestamp_ns: u64) -> bool {
         let Some(next_ns) = self.next_ns else {
-            self.next_ns = Some(timestamp_ns + self.interval_ns);
+            self.next_ns = Some(timestamp_ns.saturating_add(self.interval_ns));
             return true;
         };
         // A source whose clock was set back would otherwise be silent until it has caught up.
-        let set_back = timestamp_ns + 2 * self.interval_ns < next_ns;
-        if timestamp_ns + self.interval_ns / 2 < next_ns && !set_back {
+        let set_back = timestamp_ns.saturating_add(2 * self.interval_ns) < next_ns;
+        if timestamp_ns.saturating_add(self.interval_ns / 2) < next_ns && !set_back {
             return false;
         }
-        let on_the_beat = next_ns + self.interval_ns;
+        let on_the_beat = next_ns.saturating_add(self.interval_ns);
         let fell_behind = on_the_beat <= timestamp_ns;
-        self.next_ns =
-            Some(if fell_behind || set_back { timestamp_ns + self.interval_ns } else { on_the_beat });
+        let anew = timestamp_ns.saturating_add(self.interval_ns);
+        self.next_ns = Some(if fell_behind || set_back { anew } else { on_the_beat });
         true
     }
 }
@@ -67,6 +67,13 @@ mod tests {
     }
 
     proptest! {
+        /// Times are the source's to set, so they may be anything.
+        #[test]
+        fn any_times_pass_or_do_not(max_hz in 1u32.., times in proptest::collection::vec(any::<u64>(), 0..20)) {
+            let count = passed(max_hz, times.iter().copied());
+            prop_assert_eq!(count > 0, !times.is_empty());
+        }
+
         /// Over ten seconds: no more than the limit, and no less than what limit and source allow.
         #[test]
         fn the_rate_is_that_asked_for(

@@ -12,6 +12,9 @@ use crate::seqlock::{self, Refusal};
 use crate::slot::{self, SlotFields, SlotInfo};
 use crate::superblock::{Expected, RegionKind};
 
+/// What is copied before its checksum is taken: it fits the first cache, twice.
+const SUMMED_BLOCK: usize = 16 << 10;
+
 #[derive(Debug)]
 struct Pool {
     pool_id: u16,
@@ -191,7 +194,12 @@ impl Mapping {
     /// the header's four cache lines, and the others then stay where readers have them.
     #[inline]
     pub fn describe(&self, seq: u64, fields: &SlotFields) {
-        let bytes = fields.encode();
+        self.describe_bytes(seq, &fields.encode());
+    }
+
+    /// Writer: the same with a header that came from elsewhere; its commit word is not copied.
+    #[inline]
+    pub fn describe_bytes(&self, seq: u64, bytes: &[u8; HEADER_SLOT_BYTES]) {
         let at = self.slot_at(self.index(seq));
         for (i, chunk) in bytes.chunks_exact(8).enumerate().skip(1) {
             let mut bytes = [0u8; 8];
@@ -253,6 +261,21 @@ impl Mapping {
         seqlock::still_belongs(self.commit_word(seq), seq)
     }
 
+    /// Reader: a copy of the frame's header, to be believed once `still_holds` has said yes after it.
+    pub fn header_bytes(&self, seq: u64) -> [u8; HEADER_SLOT_BYTES] {
+        self.slot_bytes(seq)
+    }
+
+    /// Writer: closes an open slot whose header is in place. False if it is another frame's by now.
+    pub fn commit_described(&self, seq: u64) -> bool {
+        let word = self.commit_word(seq);
+        let is_ours = word.load(Ordering::Relaxed) == seqlock::in_progress(seq);
+        if is_ours {
+            seqlock::commit(word, seq);
+        }
+        is_ours
+    }
+
     #[inline]
     fn slot_bytes(&self, seq: u64) -> [u8; HEADER_SLOT_BYTES] {
         let at = self.slot_at(self.index(seq));
@@ -290,5 +313,25 @@ impl Mapping {
             copy::from_shared(dst, self.payload(frame.pool, frame.seq), frame.info.values_len_bytes as usize)
         };
         self.still_holds(frame.seq)
+    }
+
+    /// As [`Self::copy_out`], and gives the payload's CRC32C, taken block by block while the copy is still in the
+    /// nearest cache; None if it was overwritten meanwhile.
+    ///
+    /// # Safety
+    /// `dst` is writable for the payload's `values_len_bytes`, and nobody else touches it meanwhile.
+    pub unsafe fn copy_out_summed(&self, frame: &Located, dst: *mut u8) -> Option<u32> {
+        let (src, len) = (self.payload(frame.pool, frame.seq), frame.info.values_len_bytes as usize);
+        let mut sum = 0;
+        for at in (0..len).step_by(SUMMED_BLOCK) {
+            let block = SUMMED_BLOCK.min(len - at);
+            // SAFETY: as for `copy_out`; what was just copied is the caller's own memory.
+            let copied = unsafe {
+                copy::from_shared(dst.add(at), src.add(at), block);
+                std::slice::from_raw_parts(dst.add(at), block)
+            };
+            sum = crc32c::crc32c_append(sum, copied);
+        }
+        self.still_holds(frame.seq).then_some(sum)
     }
 }

@@ -15,13 +15,14 @@ pub const fn item_size(dtype: i16) -> Option<u32> {
     }
 }
 
-/// What a producer says of its tensor. Strides are 0: slots are written contiguously.
+/// What a producer says of its tensor. Strides are 0, "inferred", for whatever is written contiguously.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
     pub dtype: i16,
     pub major_order: i16,
     pub ndims: u8,
     pub dims: [i32; MAX_DIMS],
+    pub strides: [i32; MAX_DIMS],
     pub progress_unit: u8,
     pub progress_stride_bytes: u32,
 }
@@ -42,9 +43,35 @@ impl TensorSpec {
             major_order,
             ndims,
             dims,
+            strides: [0; MAX_DIMS],
             progress_unit: PROGRESS_UNIT_NONE,
             progress_stride_bytes: 0,
         })
+    }
+
+    /// A tensor as it lies in a payload of `len` bytes, padding between rows and all. `None` when a reader
+    /// would refuse it.
+    pub fn lying(dtype: i16, major_order: i16, dims: &[i32], strides: &[i64], len: u32) -> Option<Self> {
+        let mut shape = [0usize; MAX_DIMS];
+        for (size, dim) in shape.iter_mut().zip(dims) {
+            *size = usize::try_from(*dim).ok()?;
+        }
+        let contiguous = Self::new(dtype, major_order, shape.get(..dims.len())?)?;
+        let mut declared = contiguous;
+        for (stride, given) in declared.strides.iter_mut().zip(strides) {
+            *stride = i32::try_from(*given).unwrap_or(-1);
+        }
+        let mut bytes = [0; TENSOR_HEADER_ENCODED_LENGTH];
+        contiguous.encode(&mut bytes);
+        let inferred = Tensor::decode(&bytes, len);
+        let steps = |i: &usize| dims[*i] > 1;
+        let is_same = |t: &Tensor| (0..dims.len()).filter(steps).all(|i| t.strides[i] == strides[i]);
+        // Nothing lies anywhere in an empty one.
+        if inferred.is_ok_and(|t| dims.contains(&0) || is_same(&t)) {
+            return Some(contiguous);
+        }
+        declared.encode(&mut bytes);
+        Tensor::decode(&bytes, len).is_ok().then_some(declared)
     }
 
     /// Bytes of the contiguous payload, or `None` beyond 64 bits.
@@ -69,6 +96,7 @@ impl TensorSpec {
         put_u32(b, TENSOR_HEADER_PROGRESS_STRIDE_BYTES, self.progress_stride_bytes);
         for (i, dim) in self.dims[..usize::from(self.ndims)].iter().enumerate() {
             put_i32(b, TENSOR_HEADER_DIMS + 4 * i, *dim);
+            put_i32(b, TENSOR_HEADER_STRIDES + 4 * i, self.strides[i]);
         }
     }
 }
@@ -274,6 +302,32 @@ mod tests {
         assert!(with_strides(MAJOR_ORDER_COLUMN, &U16, &[2, 8], 48).is_ok());
         assert_eq!(with_strides(MAJOR_ORDER_COLUMN, &U16, &[12, 2], 99), Err(Drop::Strides));
         assert!(with_strides(MAJOR_ORDER_ROW, &[1, 6], &[2, 2], 12).is_ok(), "a single row steps nowhere");
+    }
+
+    #[test]
+    fn a_tensor_goes_out_as_it_lies_or_not_at_all() {
+        let lying = |order, dims: &[i32], strides: &[i64], len| {
+            TensorSpec::lying(DTYPE_UINT16, order, dims, strides, len)
+        };
+        let contiguous = TensorSpec::new(DTYPE_UINT16, MAJOR_ORDER_ROW, &U16);
+        assert_eq!(lying(MAJOR_ORDER_ROW, &[4, 6], &[12, 2], 48), contiguous, "needs no strides");
+        let padded = lying(MAJOR_ORDER_ROW, &[4, 6], &[16, 2], 64).unwrap();
+        assert_eq!(Tensor::decode(&header(padded), 64).unwrap().strides[..2], [16, 2]);
+        let columns = lying(MAJOR_ORDER_COLUMN, &[4, 6], &[2, 8], 48).unwrap();
+        assert_eq!((columns.major_order, columns.strides[..2].to_vec()), (MAJOR_ORDER_COLUMN, vec![0, 0]));
+        assert!(lying(MAJOR_ORDER_ROW, &[1, 6], &[999, 2], 12).is_some(), "a single row steps nowhere");
+        assert!(lying(MAJOR_ORDER_ROW, &[0, 6], &[0, 0], 0).is_some());
+        for (dims, strides, len) in [
+            (&[4, 6][..], &[12, 2][..], 47),
+            (&[4, 6], &[2, 8], 99),
+            (&[4, 6], &[-12, 2], 99),
+            (&[4, 6], &[1 << 40, 2], 99),
+            (&[-4, 6], &[12, 2], 99),
+            (&[], &[], 99),
+            (&[1; 9], &[2; 9], 99),
+        ] {
+            assert_eq!(lying(MAJOR_ORDER_ROW, dims, strides, len), None, "{dims:?} {strides:?} {len}");
+        }
     }
 
     #[test]

@@ -3,8 +3,11 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use tensorpool_core::arena::Chunks;
 use tensorpool_core::event::{Address, TagFilter};
+use tensorpool_core::latency::Latency;
 use tensorpool_core::layout::*;
+use tensorpool_core::track::{Limits, Memory, Row, Track};
 
 struct Counting;
 
@@ -56,4 +59,36 @@ fn a_million_foreign_tags_cost_no_allocation() {
         }
     });
     assert_eq!((foreign, counted), (1_000_000, 0));
+}
+
+#[test]
+fn the_latency_of_a_million_frames_costs_no_allocation() {
+    let latency = Latency::default();
+    let counted = allocations(|| {
+        for frame in 0..1_000_000u64 {
+            latency.record(None, std::hint::black_box(frame), frame + frame % 1000);
+        }
+    });
+    assert_eq!((latency.told().life.count, counted), (1_000_000, 0));
+}
+
+#[test]
+fn frames_that_are_recorded_cost_no_allocation() {
+    let memory = Memory::new(Chunks::new(4 << 20, 1 << 16).unwrap());
+    let mut track = Track::new(1, memory, Limits { rows: 128, age_ns: 0 }, None);
+    let (mut out, mut seq) = (Vec::with_capacity(16), 0);
+    let mut record = |frames: u64| {
+        for _ in 0..frames {
+            let at = track.begin(1, seq, 1000).unwrap();
+            // SAFETY: `begin` made room for so much.
+            unsafe { std::ptr::write_bytes(at, 7, 1000) };
+            track.commit(Row { seq, payload_bytes: 1000, ..Row::default() });
+            seq += 1;
+            track.take_full(false, true, &mut out);
+            // Written: the memory goes back.
+            out.clear();
+        }
+    };
+    record(1_000);
+    assert_eq!(allocations(|| record(100_000)), 0);
 }

@@ -14,12 +14,13 @@ use crate::aeron::Subscription;
 use crate::handle::Handle;
 use crate::idle::{Idle, Strategy};
 use crate::lease::Lease;
-use crate::reading::Reading;
 pub use crate::reading::{Counters, Frame, Refused};
+use crate::reading::{Reading, Witness};
 use crate::turn::TurnLock;
 
 mod endpoint;
 pub(crate) mod following;
+mod keeping;
 mod wanting;
 
 use following::Following;
@@ -56,6 +57,7 @@ pub struct Consumer {
     /// A refusal may wait in the state: a poll that finds nothing asks here before it takes the lock again.
     has_refused: AtomicBool,
     next_check_ns: AtomicU64,
+    next_interval_ns: AtomicU64,
     counters: Arc<Counters>,
     closed: AtomicBool,
 }
@@ -84,6 +86,7 @@ impl Consumer {
             wanting: Mutex::new(wanting),
             has_refused: AtomicBool::new(false),
             next_check_ns: AtomicU64::new(0),
+            next_interval_ns: AtomicU64::new(0),
             counters: Arc::default(),
             closed: AtomicBool::new(false),
         }
@@ -99,8 +102,12 @@ impl Consumer {
 
     /// Who it is to its producer, and how its descriptors reach it.
     pub fn standing(&self) -> Standing {
-        let standing = self.wanting.lock().map(|w| w.standing()).unwrap_or_default();
-        Standing { on_own: self.lock().on_own, ..standing }
+        let (is_mapped, on_own) = {
+            let state = self.lock();
+            (state.mapping.is_some(), state.on_own)
+        };
+        let standing = self.wanting.lock().map(|w| w.standing(is_mapped)).unwrap_or_default();
+        Standing { on_own, ..standing }
     }
 
     pub fn lease(&self) -> Option<&Lease> {
@@ -145,11 +152,14 @@ impl Consumer {
 
     #[inline]
     fn poll_locked(&self, guard: MutexGuard<'_, Reading>, limit: usize, out: &mut Vec<Frame>) -> usize {
-        self.drain(guard, limit, |state, counters, descriptor| {
-            if let Some(frame) = state.accept(counters, &descriptor) {
+        let before = out.len();
+        let taken = self.drain(guard, limit, |state, counters, descriptor| {
+            if let Some(frame) = state.accept(counters, &descriptor, &mut ()) {
                 out.push(frame);
             }
-        })
+        });
+        self.counters.arrived(&out[before..]);
+        taken
     }
 
     /// Takes descriptors until one names a frame that passes; looks at no more than a bounded number, so
@@ -166,10 +176,11 @@ impl Consumer {
     #[inline]
     fn poll_one_locked(&self, guard: MutexGuard<'_, Reading>) -> Option<Frame> {
         let mut found = None;
-        self.drain_while(guard, ONE_LOOK, |state, counters, descriptor| {
-            found = state.accept(counters, &descriptor);
+        self.drain_while(guard, ONE_LOOK, &mut (), |state, counters, descriptor, ()| {
+            found = state.accept(counters, &descriptor, &mut ());
             found.is_none()
         });
+        self.counters.arrived(found.as_slice());
         found
     }
 
@@ -187,7 +198,9 @@ impl Consumer {
                 break;
             }
         }
-        self.lock().accept(&self.counters, &newest?)
+        let newest = self.lock().accept(&self.counters, &newest?, &mut ());
+        self.counters.arrived(newest.as_slice());
+        newest
     }
 
     #[inline]
@@ -197,7 +210,7 @@ impl Consumer {
         limit: usize,
         mut each: impl FnMut(&mut Reading, &Counters, FrameDescriptor),
     ) -> usize {
-        self.drain_while(guard, limit, |state, counters, descriptor| {
+        self.drain_while(guard, limit, &mut (), |state, counters, descriptor, ()| {
             each(state, counters, descriptor);
             true
         })
@@ -205,15 +218,16 @@ impl Consumer {
 
     /// Polls, and hands each descriptor that is next in order to `each` until that says false.
     #[inline]
-    fn drain_while(
+    fn drain_while<W: Witness>(
         &self,
         mut guard: MutexGuard<'_, Reading>,
         limit: usize,
-        mut each: impl FnMut(&mut Reading, &Counters, FrameDescriptor) -> bool,
+        witness: &mut W,
+        mut each: impl FnMut(&mut Reading, &Counters, FrameDescriptor, &mut W) -> bool,
     ) -> usize {
         let state = &mut *guard;
         if let Some(mut before) = state.draining.take() {
-            let taken = self.poll_one_stream(state, &mut before.subscription, limit, &mut each);
+            let taken = self.poll_one_stream(state, &mut before.subscription, limit, witness, &mut each);
             if before.subscription.has_fragment() && Instant::now() < before.until {
                 state.draining = Some(before);
             } else {
@@ -235,7 +249,7 @@ impl Consumer {
             }
         };
         state.look_for_rest(subscription.images());
-        let taken = self.poll_one_stream(state, &mut subscription, limit, &mut each);
+        let taken = self.poll_one_stream(state, &mut subscription, limit, witness, &mut each);
         if let Some((session, joined @ None)) = &mut state.image {
             *joined = subscription.images().joined_ns(*session);
         }
@@ -244,12 +258,13 @@ impl Consumer {
     }
 
     #[inline]
-    fn poll_one_stream(
+    fn poll_one_stream<W: Witness>(
         &self,
         state: &mut Reading,
         subscription: &mut Subscription,
         limit: usize,
-        each: &mut impl FnMut(&mut Reading, &Counters, FrameDescriptor) -> bool,
+        witness: &mut W,
+        each: &mut impl FnMut(&mut Reading, &Counters, FrameDescriptor, &mut W) -> bool,
     ) -> usize {
         let (counters, stream_id) = (&*self.counters, self.config.stream_id);
         subscription.poll_while(limit, |bytes, header| match FrameDescriptor::decode(bytes) {
@@ -257,7 +272,7 @@ impl Consumer {
                 if state.image.is_none() {
                     state.image = Some((header.session_id(), None));
                 }
-                !state.is_next(counters, &d) || each(state, counters, d)
+                !state.is_next(counters, &d, witness) || each(state, counters, d, witness)
             }
             Seen::Descriptor(_) | Seen::Other => true,
             Seen::Malformed => {

@@ -23,6 +23,8 @@ use crate::turn::TurnLock;
 mod account;
 mod endpoint;
 mod lanes;
+mod patient;
+mod placing;
 mod voice;
 mod wishing;
 
@@ -30,6 +32,8 @@ use account::bump;
 pub use account::{Counters, Offered, Outcome, Tags};
 pub use lanes::LaneCounters;
 use lanes::Lanes;
+pub use patient::Hold;
+pub use placing::Placed;
 use voice::Voice;
 use wishing::Wishing;
 
@@ -178,6 +182,12 @@ impl Producer {
     pub fn consumers(&self) -> (usize, usize) {
         let known = self.wishing.lock().map_or(0, |w| w.consumers());
         (known, self.lock().lanes.len())
+    }
+
+    /// How many consumers have mapped the epoch that is written now.
+    pub fn readers(&self) -> usize {
+        let Some(epoch) = self.epoch() else { return 0 };
+        self.wishing.lock().map_or(0, |w| w.readers(epoch, monotonic_ns()))
     }
 
     pub fn stream_id(&self) -> u32 {

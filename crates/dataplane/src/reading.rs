@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tensorpool_core::descriptor::FrameDescriptor;
 use tensorpool_core::drops::{Drop as Reason, DropCounters};
 use tensorpool_core::hello::Lane;
+use tensorpool_core::latency::Latency;
 use tensorpool_core::mapping::{Ignored, Judge};
 use tensorpool_core::ring::{Located, Mapping};
 use tensorpool_core::tracker::{Step, Tracker};
@@ -27,6 +28,17 @@ pub struct Frame {
     pub trace_id: u64,
 }
 
+/// Hears which sequences a reader does not hand out, in the order of the stream. Nobody: nothing is done.
+pub trait Witness {
+    #[inline]
+    fn lost(&mut self, _epoch: u64, _first_seq: u64, _count: u64, _reason: Reason) {}
+    /// A frame of another epoch than the mapped one.
+    #[inline]
+    fn elsewhere(&mut self, _epoch: u64, _seq: u64) {}
+}
+
+impl Witness for () {}
+
 /// received + the drops in span = the span of sequences seen.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -37,6 +49,7 @@ pub struct Counters {
     pub refused: AtomicU64,
     pub announces_ignored: [AtomicU64; 4],
     pub progress: ProgressCounters,
+    pub latency: Latency,
 }
 
 impl Counters {
@@ -44,6 +57,18 @@ impl Counters {
     pub fn received_to_late(&self) {
         self.received.fetch_sub(1, Ordering::Relaxed);
         self.drops.add(Reason::Late, 1);
+    }
+
+    /// The consumer has these frames now; one look at the clock is enough for all of them.
+    #[inline]
+    pub fn arrived(&self, frames: &[Frame]) {
+        if frames.is_empty() {
+            return;
+        }
+        let now_ns = self.latency.now_ns();
+        for frame in frames {
+            self.latency.record(frame.publish_timestamp_ns, frame.located.info.timestamp_ns, now_ns);
+        }
     }
 
     pub fn ignored(&self, why: Ignored) -> &AtomicU64 {
@@ -132,7 +157,8 @@ impl Reading {
     }
 
     /// Goes over to a stream of its own once that is connected. True if there is nothing left to do.
-    pub(crate) fn move_to_own(&mut self, client: &Client) -> Result<bool, AeronError> {
+    /// `limited`: it asked for fewer frames, so what still waits on the other stream is left there.
+    pub(crate) fn move_to_own(&mut self, client: &Client, limited: bool) -> Result<bool, AeronError> {
         let Some(lane) = self.own_lane.clone().filter(|_| !self.on_own) else {
             return Ok(true);
         };
@@ -143,10 +169,12 @@ impl Reading {
             return Ok(false);
         }
         let before = std::mem::replace(&mut self.subscription, std::mem::take(&mut self.own));
-        if let Handle::There(before) = before {
+        if limited {
+            (self.overlaps, self.image) = (true, None);
+        } else if let Handle::There(before) = before {
             self.draining = Some(Draining { subscription: before, until: Instant::now() + DRAIN_FOR });
         }
-        (self.on_own, self.departures) = (true, 0);
+        (self.on_own, self.limited, self.departures) = (true, limited, 0);
         Ok(true)
     }
 
@@ -168,16 +196,23 @@ impl Reading {
 
     /// Epoch, order and span. True if the descriptor names the next frame to look at.
     #[inline]
-    pub(crate) fn is_next(&mut self, counters: &Counters, d: &FrameDescriptor) -> bool {
+    pub(crate) fn is_next(
+        &mut self,
+        counters: &Counters,
+        d: &FrameDescriptor,
+        witness: &mut impl Witness,
+    ) -> bool {
         // Unmapped in the middle of an epoch, its frames are still part of that epoch's span.
         let paused = match &self.mapping {
             None if self.tracked != Some(d.epoch) => {
                 counters.drops.add(Reason::Unmapped, 1);
+                witness.elsewhere(d.epoch, d.seq);
                 return false;
             }
             None => true,
             Some(mapping) if d.epoch != mapping.epoch => {
                 counters.drops.add(Reason::Epoch, 1);
+                witness.elsewhere(d.epoch, d.seq);
                 return false;
             }
             Some(_) => false,
@@ -211,26 +246,36 @@ impl Reading {
         counters.span.fetch_add(missed + 1, Ordering::Relaxed);
         if missed > 0 {
             counters.drops.add(reason, missed);
+            witness.lost(d.epoch, d.seq - missed, missed, reason);
         }
         if paused {
             counters.drops.add(Reason::Paused, 1);
+            witness.lost(d.epoch, d.seq, 1, Reason::Paused);
         } else if behind {
             counters.drops.add(Reason::Resync, 1);
+            witness.lost(d.epoch, d.seq, 1, Reason::Resync);
         }
         !behind && !paused
     }
 
     /// The slot's own rules. The frame counts as received from here on.
     #[inline]
-    pub(crate) fn accept(&mut self, counters: &Counters, d: &FrameDescriptor) -> Option<Frame> {
+    pub(crate) fn accept(
+        &mut self,
+        counters: &Counters,
+        d: &FrameDescriptor,
+        witness: &mut impl Witness,
+    ) -> Option<Frame> {
         let Some(mapping) = self.mapping.as_ref().filter(|m| m.epoch == d.epoch) else {
             // Unmapped or mapped anew since the descriptor: it is in the span, so it must be accounted.
             counters.drops.add(Reason::Late, 1);
+            witness.lost(d.epoch, d.seq, 1, Reason::Late);
             return None;
         };
         // What was said of it went backwards: it is not to be trusted, whole or not (wire §10.2.2).
         if self.following.as_ref().is_some_and(|f| f.follower.is_dropped(d.seq)) {
             counters.drops.add(Reason::Progress, 1);
+            witness.lost(d.epoch, d.seq, 1, Reason::Progress);
             return None;
         }
         match mapping.locate(d.seq) {
@@ -245,15 +290,19 @@ impl Reading {
             }
             Err(reason) => {
                 counters.drops.add(reason, 1);
+                witness.lost(d.epoch, d.seq, 1, reason);
                 if reason == Reason::Late {
-                    self.tracker.on_overwritten(
-                        d.seq,
-                        mapping.seq_in_slot_of(d.seq),
-                        u64::from(mapping.nslots),
-                    );
+                    self.on_overwritten(d.seq);
                 }
                 None
             }
+        }
+    }
+
+    /// The slot of `seq` holds a later frame: skips ahead to where the writer is not about to be.
+    pub(crate) fn on_overwritten(&mut self, seq: u64) {
+        if let Some(mapping) = &self.mapping {
+            self.tracker.on_overwritten(seq, mapping.seq_in_slot_of(seq), u64::from(mapping.nslots));
         }
     }
 }

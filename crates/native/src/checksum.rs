@@ -9,10 +9,15 @@ use pyo3::prelude::*;
 const DETACH_BYTES: usize = 16 * 1024;
 
 /// The memory of an exporter, held until dropped.
-struct Held(Box<ffi::Py_buffer>);
+pub struct Held(Box<ffi::Py_buffer>);
+
+// SAFETY: its bytes are only ever read, and it is dropped where the interpreter is attached.
+unsafe impl Send for Held {}
+// SAFETY: as above.
+unsafe impl Sync for Held {}
 
 impl Held {
-    fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+    pub fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut view = Box::new(ffi::Py_buffer::new());
         // SAFETY: a fresh struct; on success Drop releases it. SIMPLE: one contiguous run of bytes.
         if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut *view, ffi::PyBUF_SIMPLE) } != 0 {
@@ -21,7 +26,7 @@ impl Held {
         Ok(Self(view))
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         if self.0.len == 0 {
             return &[];
         }

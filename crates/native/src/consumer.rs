@@ -92,6 +92,15 @@ impl Consumer {
         Frame::new(frame, self.origin.clone(), self.birth)
     }
 
+    pub fn parts(&self, py: Python<'_>) -> (Arc<plane::Consumer>, Py<Conductor>) {
+        (self.consumer.clone(), self.conductor.clone_ref(py))
+    }
+
+    /// For loops that read it without the interpreter.
+    pub fn plane(&self) -> Arc<plane::Consumer> {
+        self.consumer.clone()
+    }
+
     fn known(&self, py: Python<'_>) -> PyResult<Option<&Known>> {
         errors::at_home(py, self.birth)?;
         Ok(self.origin.metadata.as_ref())
@@ -259,7 +268,7 @@ impl Consumer {
         self.check_follows(py)?;
         let mut parts = Vec::new();
         py.detach(|| self.consumer.poll_progress(limit, &mut parts));
-        Ok(parts.into_iter().map(|part| Progress::new(part, self.birth)).collect())
+        Ok(parts.into_iter().map(|part| Progress::new(part, self.origin.clone(), self.birth)).collect())
     }
 
     /// Waits for something that `poll_progress` may give; False on timeout or close.
@@ -292,6 +301,19 @@ impl Consumer {
         }
         dict.set_item("announces_ignored", ignored)?;
         dict.set_item("progress", PyDict::from_sequence(&progress::counters(counters).into_pyobject(py)?)?)?;
+        Ok(dict)
+    }
+
+    /// How long frames took to get here: over the whole life, and over the last interval.
+    fn latency_figures<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        errors::at_home(py, self.birth)?;
+        let told = py.detach(|| self.consumer.counters().latency.told());
+        let dict = PyDict::new(py);
+        dict.set_item("since", told.since.word())?;
+        dict.set_item("left_out", told.left_out)?;
+        for (name, s) in [("life", told.life), ("last", told.last)] {
+            dict.set_item(name, (s.count, s.p50, s.p99, s.max))?;
+        }
         Ok(dict)
     }
 

@@ -60,13 +60,11 @@ impl Frame {
         (self.frame.mapping.epoch, self.frame.located.info.meta_version)
     }
 
-    /// What is known of its source. Version 0 is none.
+    /// What is known of its source.
     #[inline]
     fn shown(&self, py: Python<'_>) -> PyResult<Option<Arc<Shown>>> {
-        match (&self.origin.metadata, self.version()) {
-            (_, (_, 0)) | (None, _) => Ok(None),
-            (Some(known), (epoch, version)) => known.at(py, epoch, version),
-        }
+        let (epoch, version) = self.version();
+        self.origin.shown(py, epoch, version)
     }
 
     /// The version that says that its elements are others than the header has it.
@@ -75,9 +73,8 @@ impl Frame {
         if !self.birth.is_here() {
             return Ok(None);
         }
-        let tensor = &self.frame.located.info.tensor;
-        let applies = |s: &Arc<Shown>| s.extension.as_ref().is_some_and(|e| e.applies_to(tensor));
-        Ok(self.shown(py)?.filter(applies))
+        let (epoch, version) = self.version();
+        self.origin.extended(py, epoch, version, &self.frame.located.info.tensor)
     }
 
     /// The array as what it is.

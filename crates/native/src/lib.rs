@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 
 mod arrays;
 mod beacons;
+mod bridge;
 mod bulletin;
 mod checksum;
 mod consumer;
@@ -17,9 +18,15 @@ mod mailbox;
 mod media_driver;
 mod messages;
 mod metadata;
+mod offered;
 mod producer;
 mod progress;
+mod recorder;
+mod replay;
+mod reporter;
 mod shm;
+mod slot;
+mod source;
 mod wishes;
 
 #[pymodule]
@@ -27,19 +34,25 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<context::Conductor>()?;
     m.add_class::<media_driver::MediaDriver>()?;
     m.add_class::<producer::Producer>()?;
-    m.add_class::<producer::Slot>()?;
-    m.add_class::<producer::Offered>()?;
+    m.add_class::<slot::Slot>()?;
+    m.add_class::<offered::Offered>()?;
     m.add_class::<consumer::Consumer>()?;
     m.add_class::<frame::Frame>()?;
     m.add_class::<progress::Progress>()?;
     m.add_class::<mailbox::Mailbox>()?;
     m.add_class::<metadata::MetadataEar>()?;
     m.add_class::<bulletin::Bulletin>()?;
+    m.add_class::<reporter::Reporter>()?;
     m.add_class::<messages::Publication>()?;
     m.add_class::<messages::Subscription>()?;
     m.add_class::<counter::AeronCounter>()?;
     m.add_class::<shm::FileLock>()?;
     m.add_class::<beacons::Beacons>()?;
+    m.add_class::<recorder::Recorder>()?;
+    m.add_class::<recorder::Arena>()?;
+    m.add_class::<replay::ReplayRows>()?;
+    m.add_class::<bridge::BridgeSender>()?;
+    m.add_class::<bridge::BridgeReceiver>()?;
     m.add_function(wrap_pyfunction!(media_driver::default_aeron_dir, m)?)?;
     m.add_function(wrap_pyfunction!(media_driver::media_driver_is_active, m)?)?;
     m.add_function(wrap_pyfunction!(counter::read_counters, m)?)?;
@@ -50,9 +63,12 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(shm::read_superblock, m)?)?;
     m.add_function(wrap_pyfunction!(shm::parse_region_uri, m)?)?;
     m.add_function(wrap_pyfunction!(shm::sanitize_user, m)?)?;
-    m.add_function(wrap_pyfunction!(arrays::copy_bytes, m)?)?;
+    m.add_function(wrap_pyfunction!(source::copy_bytes, m)?)?;
     m.add_function(wrap_pyfunction!(checksum::crc32c, m)?)?;
     m.add_function(wrap_pyfunction!(checksum::crc32c_each, m)?)?;
+    m.add_function(wrap_pyfunction!(replay::play_rows, m)?)?;
     m.add_function(wrap_pyfunction!(consumer::drop_reasons, m)?)?;
+    m.add_function(wrap_pyfunction!(recorder::recorder_reasons, m)?)?;
+    m.add_function(wrap_pyfunction!(bridge::bridge_reasons, m)?)?;
     Ok(())
 }

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use tensorpool_core::fork::Birth;
 use tensorpool_core::metadata::{Described, Source};
+use tensorpool_core::tensor::Tensor;
 use tensorpool_dataplane::consumer::Counters;
 use tensorpool_dataplane::metadata_ear as plane;
 
@@ -194,4 +195,27 @@ impl Drop for Known {
 pub struct Origin {
     pub counters: Arc<Counters>,
     pub metadata: Option<Known>,
+}
+
+impl Origin {
+    /// What is known of frames of that epoch and version. Version 0 is none.
+    #[inline]
+    pub fn shown(&self, py: Python<'_>, epoch: u64, version: u32) -> PyResult<Option<Arc<Shown>>> {
+        match &self.metadata {
+            Some(known) if version != 0 => known.at(py, epoch, version),
+            _ => Ok(None),
+        }
+    }
+
+    /// The version, where it says that the tensor's elements are others than its header has it.
+    pub fn extended(
+        &self,
+        py: Python<'_>,
+        epoch: u64,
+        version: u32,
+        tensor: &Tensor,
+    ) -> PyResult<Option<Arc<Shown>>> {
+        let applies = |s: &Arc<Shown>| s.extension.as_ref().is_some_and(|e| e.applies_to(tensor));
+        Ok(self.shown(py, epoch, version)?.filter(applies))
+    }
 }

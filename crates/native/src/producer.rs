@@ -1,7 +1,7 @@
 //! `Producer`: offer a copy, or claim a slot and write in place.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -13,50 +13,22 @@ use tensorpool_core::fork::Birth;
 use tensorpool_core::layout::*;
 use tensorpool_core::region::Access;
 use tensorpool_core::ring::Mapping;
-use tensorpool_core::tensor::TensorSpec;
 use tensorpool_dataplane::producer as plane;
 use tensorpool_dataplane::producer::{Outcome, Tags};
 
-use crate::arrays::{self, Source};
+use crate::arrays;
 use crate::context::Conductor;
 use crate::errors;
 use crate::extension::{Declared, Extension, Given};
 use crate::lease::{self, LeaseTerms};
+use crate::offered::Offered;
 use crate::progress::{self, Meter};
+use crate::slot::Slot;
+use crate::source::{self, Source};
 use crate::wishes::Grants;
 
 /// Up to this size the copy is over before another thread that gets the interpreter would have woken up.
 const KEEPS_INTERPRETER_BYTES: u64 = 64 << 10;
-
-/// What became of an offered frame. True if it was published.
-#[pyclass(frozen, module = "tensorpool._native")]
-pub struct Offered {
-    offered: plane::Offered,
-}
-
-#[pymethods]
-impl Offered {
-    #[getter]
-    fn outcome(&self) -> &'static str {
-        self.offered.outcome.word()
-    }
-
-    #[getter]
-    fn seq(&self) -> Option<u64> {
-        self.offered.seq
-    }
-
-    fn __bool__(&self) -> bool {
-        self.offered.outcome == Outcome::Published
-    }
-
-    fn __repr__(&self) -> String {
-        match self.offered.seq {
-            Some(seq) => format!("<Offered {} seq={seq}>", self.outcome()),
-            None => format!("<Offered {}>", self.outcome()),
-        }
-    }
-}
 
 #[pyclass(frozen, subclass, module = "tensorpool._native")]
 pub struct Producer {
@@ -70,6 +42,12 @@ pub struct Producer {
 impl Producer {
     pub fn parts(&self, py: Python<'_>) -> (Arc<plane::Producer>, Py<Conductor>) {
         (self.producer.clone(), self.conductor.clone_ref(py))
+    }
+
+    /// What does the work, for another part of this process.
+    pub fn at_home(&self, py: Python<'_>) -> PyResult<Arc<plane::Producer>> {
+        errors::at_home(py, self.birth)?;
+        Ok(self.producer.clone())
     }
 
     /// Asks the Python side to declare a type that has no number on the wire. False: it stays refused.
@@ -96,7 +74,7 @@ impl Producer {
         for is_retry in [false, true] {
             let (version, extension) = slf.get().declared.now();
             match (arrays::parse_dtype(py, dtype), extension) {
-                (Ok(plain), Some(e)) if e.carrier == plain => return Err(arrays::mistakable(py, &e)),
+                (Ok(plain), Some(e)) if e.carrier == plain => return Err(source::mistakable(py, &e)),
                 (Ok(plain), _) => return Ok((plain, version, None)),
                 (Err(_), Some(e)) if e.is_called(dtype) => return Ok((e.carrier, version, Some(e))),
                 (Err(error), _) if is_retry || !Self::declare(slf, &error, Some(dtype))? => {
@@ -256,7 +234,7 @@ impl Producer {
             None
         };
         let offered = at_once.unwrap_or_else(|| py.detach(|| this.producer.offer(spec, len, tags, fill)));
-        Ok(Offered { offered })
+        Ok(Offered::new(offered))
     }
 
     /// A slot to write into. Raises ClaimRefused where an offer would be dropped.
@@ -314,8 +292,7 @@ impl Producer {
             };
             errors::raise(py, "ClaimRefused", &message, |f| f.set_item("outcome", outcome.word()))
         })?;
-        let state = Mutex::new(SlotState { claim: Some(claim), tags, meter, array: None, result: None });
-        Ok(Slot { producer: this.producer.clone(), spec, extension, state, birth: this.birth })
+        Ok(Slot::new(this.producer.clone(), claim, spec, tags, meter, extension, this.birth))
     }
 
     #[getter]
@@ -390,199 +367,15 @@ impl Producer {
         Ok(py.detach(|| self.producer.consumers()))
     }
 
+    /// Consumers that have mapped the epoch which is written now, by the QoS that they report.
+    fn readers(&self, py: Python<'_>) -> PyResult<usize> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.producer.readers()))
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::at_home(py, self.birth)?;
         self.conductor.get().remove(py, self.id);
         Ok(())
     }
-}
-
-/// Keeps a mapping alive for the arrays that look into it.
-#[pyclass(frozen, module = "tensorpool._native")]
-struct Pin(#[allow(dead_code)] Arc<Mapping>);
-
-struct SlotState {
-    claim: Option<plane::Claim>,
-    tags: Tags,
-    /// How far it is, where it was claimed with progress.
-    meter: Option<Meter>,
-    array: Option<Py<PyAny>>,
-    result: Option<plane::Offered>,
-}
-
-/// A claimed slot: a context manager that commits, or abandons on an exception.
-#[pyclass(frozen, module = "tensorpool._native")]
-pub struct Slot {
-    producer: Arc<plane::Producer>,
-    spec: TensorSpec,
-    extension: Option<Arc<Extension>>,
-    state: Mutex<SlotState>,
-    birth: Birth,
-}
-
-impl Slot {
-    fn state(&self) -> std::sync::MutexGuard<'_, SlotState> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    fn raise(&self, py: Python<'_>, to: impl FnOnce(u64) -> u64) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
-        let mut state = self.state();
-        let SlotState { claim, meter, .. } = &mut *state;
-        let claim = claim.as_ref().ok_or_else(|| ended(py))?;
-        let meter = meter.as_mut().ok_or_else(|| {
-            PyValueError::new_err("this slot was claimed without progress; use claim(..., progress=\"rows\")")
-        })?;
-        let bytes = meter.raise_to(to(meter.filled()))?;
-        self.producer.advance(claim, bytes);
-        Ok(())
-    }
-
-    /// Takes the claim out, and the right to write from the array that was given out.
-    fn end(&self, py: Python<'_>) -> PyResult<Option<plane::Claim>> {
-        errors::at_home(py, self.birth)?;
-        let (claim, array) = {
-            let mut state = self.state();
-            (state.claim.take(), state.array.take())
-        };
-        if let Some(array) = array {
-            array.bind(py).call_method1("setflags", (false,))?;
-        }
-        Ok(claim)
-    }
-}
-
-#[pymethods]
-impl Slot {
-    #[getter]
-    fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        errors::at_home(py, self.birth)?;
-        if let Some(array) = &self.state().array {
-            return Ok(array.bind(py).clone());
-        }
-        let (data, mapping) = {
-            let state = self.state();
-            let claim = state.claim.as_ref().ok_or_else(|| ended(py))?;
-            (claim.payload(), claim.mapping().clone())
-        };
-        let n = usize::from(self.spec.ndims);
-        let pin = Bound::new(py, Pin(mapping))?.into_any();
-        let strides = contiguous_strides(&self.spec);
-        // SAFETY: the claim's slot holds the contiguous tensor, and the pin holds the mapping.
-        let array =
-            unsafe { arrays::view(data, self.spec.dtype, &self.spec.dims[..n], &strides[..n], true, pin)? };
-        let array = match &self.extension {
-            Some(extension) => extension.view(&array)?,
-            None => array,
-        };
-        self.state().array = Some(array.clone().unbind());
-        Ok(array)
-    }
-
-    #[getter]
-    fn seq(&self, py: Python<'_>) -> PyResult<u64> {
-        errors::at_home(py, self.birth)?;
-        self.state().claim.as_ref().map(|c| c.seq).ok_or_else(|| ended(py))
-    }
-
-    /// What became of the frame; None while the slot is open or after it was abandoned.
-    #[getter]
-    fn result(&self, py: Python<'_>) -> PyResult<Option<Offered>> {
-        errors::at_home(py, self.birth)?;
-        Ok(self.state().result.map(|offered| Offered { offered }))
-    }
-
-    /// So many more rows, columns or bytes are in place: told to those who want to know, not too often.
-    #[pyo3(signature = (count = 1))]
-    fn advance(&self, py: Python<'_>, count: u64) -> PyResult<()> {
-        self.raise(py, |filled| filled.saturating_add(count))
-    }
-
-    /// The same with the number of them from the start, as a DMA engine reports it.
-    fn advance_to(&self, py: Python<'_>, total: u64) -> PyResult<()> {
-        self.raise(py, |_| total)
-    }
-
-    /// How many rows, columns or bytes are in place.
-    #[getter]
-    fn filled(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        errors::at_home(py, self.birth)?;
-        Ok(self.state().meter.as_ref().map(Meter::filled))
-    }
-
-    fn set_timestamp_ns(&self, py: Python<'_>, value: u64) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
-        self.state().tags.timestamp_ns = Some(value);
-        Ok(())
-    }
-
-    fn commit(&self, py: Python<'_>) -> PyResult<Offered> {
-        let claim = self.end(py)?.ok_or_else(|| ended(py))?;
-        let tags = self.state().tags;
-        let offered = py.detach(|| self.producer.commit_claim(&claim, tags));
-        self.state().result = Some(offered);
-        Ok(Offered { offered })
-    }
-
-    fn abandon(&self, py: Python<'_>) -> PyResult<()> {
-        if let Some(claim) = self.end(py)? {
-            py.detach(|| self.producer.abandon_claim(&claim));
-        }
-        Ok(())
-    }
-
-    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        errors::at_home(slf.py(), slf.get().birth)?;
-        Ok(slf.clone())
-    }
-
-    #[pyo3(signature = (exc_type, exc, traceback))]
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        exc_type: Option<&Bound<'_, PyAny>>,
-        exc: Option<&Bound<'_, PyAny>>,
-        traceback: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<bool> {
-        let _ = (exc, traceback);
-        // An error on its way out of the block, in a forked child too, is not replaced.
-        if exc_type.is_some() && !self.birth.is_here() {
-            return Ok(false);
-        }
-        let is_open = self.state().claim.is_some();
-        if exc_type.is_some() {
-            self.abandon(py)?;
-        } else if is_open {
-            self.commit(py)?;
-        }
-        Ok(false)
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        if self.birth.is_here()
-            && let Ok(state) = self.state.get_mut()
-            && let Some(claim) = state.claim.take()
-        {
-            self.producer.abandon_claim(&claim);
-        }
-    }
-}
-
-#[cold]
-fn ended(py: Python<'_>) -> PyErr {
-    errors::plain(py, "ClosedError", "this slot was committed or abandoned already; claim another one")
-}
-
-fn contiguous_strides(spec: &TensorSpec) -> [i64; MAX_DIMS] {
-    let n = usize::from(spec.ndims);
-    let mut strides = [0; MAX_DIMS];
-    let mut step = i64::from(tensorpool_core::tensor::item_size(spec.dtype).unwrap_or(1));
-    for i in 0..n {
-        let axis = if spec.major_order == MAJOR_ORDER_ROW { n - 1 - i } else { i };
-        strides[axis] = step;
-        step *= i64::from(spec.dims[axis].max(1));
-    }
-    strides
 }

@@ -1,5 +1,6 @@
 //! Frames that are still filling: what a producer counts them in, and what a consumer may read of them.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
@@ -12,6 +13,7 @@ use tensorpool_core::spoken::ProgressState;
 use tensorpool_core::tensor::TensorSpec;
 use tensorpool_dataplane::consumer as plane;
 
+use crate::metadata::{Origin, Shown};
 use crate::{arrays, errors};
 
 /// The unit by its word, the spec that declares it, and the bytes of one.
@@ -76,12 +78,22 @@ impl Meter {
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Progress {
     part: plane::Part,
+    origin: Arc<Origin>,
     birth: Birth,
 }
 
 impl Progress {
-    pub fn new(part: plane::Part, birth: Birth) -> Self {
-        Self { part, birth }
+    pub fn new(part: plane::Part, origin: Arc<Origin>, birth: Birth) -> Self {
+        Self { part, origin, birth }
+    }
+
+    /// The version that says that its elements are others than the header has it.
+    fn extended(&self, py: Python<'_>) -> PyResult<Option<Arc<Shown>>> {
+        if !self.birth.is_here() {
+            return Ok(None);
+        }
+        let info = &self.part.located.info;
+        self.origin.extended(py, self.part.mapping.epoch, info.meta_version, &info.tensor)
     }
 
     /// The number of whole slices along `axis`, if those are what follows one another.
@@ -135,12 +147,19 @@ impl Progress {
     /// The shape that the frame will have.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.part.located.info.tensor.shape())
+        let shape = self.part.located.info.tensor.shape();
+        let extended = self.extended(py)?;
+        let is_pair = extended.as_ref().and_then(|s| s.extension.as_ref()).is_some_and(|e| e.pair);
+        PyTuple::new(py, if is_pair { &shape[..shape.len() - 1] } else { shape })
     }
 
     #[getter]
-    fn element_type(&self) -> &'static str {
-        arrays::dtype_name(self.part.located.info.tensor.dtype)
+    fn element_type(&self, py: Python<'_>) -> PyResult<Cow<'static, str>> {
+        let extended = self.extended(py)?;
+        Ok(match extended.as_ref().and_then(|s| s.extension.as_ref()) {
+            Some(extension) => extension.name().to_owned().into(),
+            None => arrays::dtype_name(self.part.located.info.tensor.dtype).into(),
+        })
     }
 
     /// Whole rows that may be read; None for a frame that does not fill row by row.
@@ -174,8 +193,12 @@ impl Progress {
         let data = part.mapping.payload(part.located.pool, part.located.seq);
         // SAFETY: the header's rules held the extent of the whole against the payload, and the payload against
         // the pool; this object is the base, and it holds the mapping.
-        unsafe {
+        let array = unsafe {
             arrays::view(data, tensor.dtype, &shape[..n], &tensor.strides[..n], false, slf.clone().into_any())
+        }?;
+        match this.extended(slf.py())?.as_ref().and_then(|s| s.extension.as_ref()) {
+            Some(extension) => extension.view(&array),
+            None => Ok(array),
         }
     }
 

@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensorpool_core::greeting::{Proposal, Wanted};
 use tensorpool_core::hello::{Mode, ProgressHints};
+use tensorpool_core::phase::Phase;
 use tensorpool_core::progress::Floors;
 use tensorpool_core::wishes::Policy;
 use tensorpool_dataplane::consumer::Standing;
@@ -82,6 +83,7 @@ pub fn standing<'py>(py: Python<'py>, standing: &Standing) -> PyResult<Bound<'py
     dict.set_item("on_own", standing.on_own)?;
     let control = standing.control.as_ref().map(|l| (l.channel.as_str(), l.stream_id));
     dict.set_item("control", control)?;
+    dict.set_item("phase", standing.phase.map(Phase::word))?;
     dict.set_item("fallback_uri", standing.fallback_uri.as_deref())?;
     dict.set_item("declined", standing.declined)?;
     Ok(dict)

@@ -13,8 +13,10 @@ from typing import Any, Self
 
 from .. import _native
 from ..errors import ForkedError, ReceiveTimeout
+from .latency import Latency
 from .ledger import ConsumerLedger
 from .metadata import BLOBS_KEY
+from .phase import Phase
 
 # How long one wait for an async reader lasts: the longest that closing may take.
 _ASYNC_SLICE_S = 0.1
@@ -39,6 +41,7 @@ class Consumer(_native.Consumer):
     _timeout: float | None = None
     _waiter: ThreadPoolExecutor | None = None
     _context: object = None
+    _reporter: _native.Reporter | None = None
 
     def wait_for_producer(self, timeout: float = 10.0) -> bool:
         """Waits until a producer was heard and its memory is mapped. False if none was in time."""
@@ -134,10 +137,15 @@ class Consumer(_native.Consumer):
         source = self.source()
         return None if source is None else source[0] or None
 
-    def wait_for_metadata(self, timeout: float = 10.0) -> Mapping[str, Any] | None:
-        """Waits until something was heard of the source. None if nothing was in time."""
+    def wait_for_metadata(self, timeout: float = 10.0, *, key: str | None = None) -> Mapping[str, Any] | None:
+        """Waits until something was heard of the source; with `key`, until it has that attribute.
+
+        A source may say a part first, its name for example. None if nothing was heard in time.
+        """
         deadline = time.monotonic() + timeout
-        while (found := self.newest_metadata()) is None and time.monotonic() < deadline:
+        while (found := self.newest_metadata()) is None or not (key is None or key in found):
+            if time.monotonic() >= deadline:
+                return None
             time.sleep(_LOOK_S)
         return found
 
@@ -170,9 +178,28 @@ class Consumer(_native.Consumer):
         """Every sequence of the span: received, or dropped and why."""
         return ConsumerLedger.of(self.counters())
 
+    def latency(self) -> Latency:
+        """How long frames took from their publication until this consumer had them: over the last whole
+        interval, and over its life."""
+        return Latency.of(self.latency_figures())
+
+    @property
+    def phase(self) -> Phase:
+        """Where frames come from at the moment: nowhere yet, shared memory, or `fallback_uri`."""
+        return Phase(self.standing()["phase"])
+
+    @property
+    def fallback_uri(self) -> str | None:
+        """The other way by which frames are to come, while the phase is FALLBACK."""
+        uri: str | None = self.standing()["fallback_uri"]
+        return uri
+
     def close(self) -> None:
         """Ends iterations and lets go of the stream. Frames and their arrays stay readable."""
         super().close()
+        reporter, self._reporter = self._reporter, None
+        if reporter is not None:
+            reporter.close()
         with _waiters:
             waiter, self._waiter = self._waiter, None
         if waiter is not None:

@@ -54,6 +54,8 @@ class DescribedProducer(_native.Producer):
     _metadata_terms: MetadataTerms | None = None
     _description: Description | None = None
     _bulletin: _native.Bulletin | None = None
+    _reporter: _native.Reporter | None = None
+    _repeated_blobs: Mapping[int, tuple[int, bytes]] = {}
 
     def set_metadata(
         self, attributes: Mapping[str, Any], *, name: str | None = None, summary: str | None = None
@@ -89,6 +91,25 @@ class DescribedProducer(_native.Producer):
                 bulletin.put_blob(blob_type, said.version, content)
             self._say(said)
             return said.version
+
+    def repeat_words(
+        self, version: int, announce: bytes, meta: bytes, blobs: Mapping[int, tuple[int, bytes]]
+    ) -> None:
+        """Says what another source said, word for word: for whoever passes frames on, as a replay does.
+
+        `announce` and `meta` are messages of this stream; the announce's producer and epoch are filled in.
+        `blobs` are by type, with the version at which each was set.
+        """
+        with _changes:
+            bulletin = self._board()
+            for blob_type in self._repeated_blobs.keys() - blobs.keys():
+                bulletin.remove_blob(blob_type)
+            for blob_type, (at, content) in blobs.items():
+                if self._repeated_blobs.get(blob_type) != (at, content):
+                    bulletin.put_blob(blob_type, at, content)
+            self._repeated_blobs = dict(blobs)
+            bulletin.put(announce, meta)
+            self.describe(version)
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -142,8 +163,10 @@ class DescribedProducer(_native.Producer):
         """Stops; nothing is said any more."""
         super().close()
         bulletin, self._bulletin, self._metadata_terms = self._bulletin, None, None
-        if bulletin is not None:
-            bulletin.close()
+        reporter, self._reporter = self._reporter, None
+        for said in (bulletin, reporter):
+            if said is not None:
+                said.close()
 
 
 def _bytes_of(data: Buffer | npt.NDArray[Any]) -> bytes | memoryview:

@@ -4,6 +4,7 @@ Nothing here takes part: no lease, no driver, nothing that anybody waits for.
 """
 
 from .announces import AnnounceEar, StreamBook, StreamHeard
+from .latencies import LatencyBook, LatencyEar, StreamLatency
 from .lineage import Lineage, LineageBook, SeenFrame
 from .png import encode_png, to_pixels
 from .rates import Gauge, Intervals, Rate
@@ -14,12 +15,15 @@ __all__ = [
     "ArraySummary",
     "Gauge",
     "Intervals",
+    "LatencyBook",
+    "LatencyEar",
     "Lineage",
     "LineageBook",
     "Rate",
     "SeenFrame",
     "StreamBook",
     "StreamHeard",
+    "StreamLatency",
     "encode_png",
     "summarize",
     "to_pixels",

@@ -99,8 +99,10 @@ class StreamBook:
         match found:
             case ShmPoolAnnounce():
                 self._announced(found, now_ns)
-            case DataSourceAnnounce(stream_id=stream_id, name=name) if name:
-                self._names[stream_id] = name
+            case DataSourceAnnounce(stream_id=stream_id, name=name, meta_version=version) if name:
+                # Version 0 is the driver's word: the producer's own comes before it.
+                if version or stream_id not in self._names:
+                    self._names[stream_id] = name
             case _:
                 pass
 

@@ -24,7 +24,7 @@ def rises(numbers: Iterable[int | None]) -> bool:
     return all(before < after for before, after in itertools.pairwise(steps))
 
 
-@pytest.mark.requirement("wire-10.2.2-1", "wire-10.2.2-2", "wire-10.2.2-7", "wire-8.2-6")
+@pytest.mark.requirement("wire-10.2.2-1", "wire-10.2.2-2", "wire-10.2.2-7", "wire-8.2-6", "wire-8.2-13")
 def test_rows_are_there_before_the_frame_is(studio: Studio, context: tp.Context, parts_of: Parts) -> None:
     consumer = context.consumer(studio.stream_id, timeout=60, **EAGER)
     camera = studio.camera()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import tensorpool as tp
+from tests.remote import Background
 
 
 class Watcher:
@@ -13,6 +15,38 @@ class Watcher:
     def __init__(self, mode: str, options: dict[str, Any]) -> None:
         self.context = tp.open(mode, **options)  # type: ignore[arg-type]
         self.consumers: list[tp.Consumer] = []
+        self._reading: Background | None = None
 
     def watch(self, stream_id: int, wishes: list[dict[str, Any]]) -> None:
         self.consumers = [self.context.consumer(stream_id, **wish) for wish in wishes]
+
+    def read_always(self) -> None:
+        """Takes whatever comes, of all consumers, until told to stop."""
+
+        def read(stop: threading.Event) -> None:
+            while not stop.is_set():
+                if not sum(len(consumer.poll()) for consumer in self.consumers):
+                    stop.wait(0.001)
+
+        self._reading = Background(read)
+
+    def stop_reading(self) -> None:
+        assert self._reading is not None
+        self._reading.stop()
+
+    def standings(self) -> list[dict[str, Any]]:
+        return [consumer.standing() for consumer in self.consumers]
+
+    def ledgers(self) -> list[dict[str, Any]]:
+        """What became of every frame, and how far it got."""
+        return [
+            {
+                "balanced": ledger.balanced,
+                "received": ledger.received,
+                "dropped": {reason: n for reason, n in ledger.dropped.items() if n},
+                "last_seq": consumer.last_seq,
+                "connected": consumer.is_connected,
+            }
+            for consumer in self.consumers
+            for ledger in [consumer.ledger()]
+        ]

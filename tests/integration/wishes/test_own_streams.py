@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,66 @@ def test_a_rate_is_kept_by_the_frames_own_timestamps(
     ledger = few.ledger()
     assert ledger.balanced
     assert {reason for reason, count in ledger.dropped.items() if count} <= {"rate_limited"}
+
+
+@pytest.mark.requirement("wire-11-1")
+def test_where_descriptors_have_a_time_that_one_counts(
+    context: tp.Context, free_stream_id, wait_until
+) -> None:
+    """By the times in their slots, a second apart, all of them would be let through."""
+    few, all_ = context.consumer(free_stream_id, max_rate_hz=5), context.consumer(free_stream_id)
+    producer = context.producer(free_stream_id, pools=["64KiB"], nslots=256, publish_timestamps=True)
+    wait_until(lambda: few.standing()["on_own"] and all_.epoch is not None)
+    began = time.monotonic_ns()
+    for number in range(200):
+        assert producer.offer(np.arange(4), timestamp_ns=SECOND_NS * (1 + number))
+    seconds = (time.monotonic_ns() - began) / SECOND_NS
+    wait_until(lambda: not all_.poll() and all_.last_seq == 199)
+    assert all_.ledger().received == 200
+    published = producer.counters()["lane_published"]
+    assert 1 <= published <= 1.02 * 5 * seconds + 1
+    # It has not polled before: nothing that waits on the shared stream is for it.
+    wait_until(few.poll, timeout=60)
+    assert few.poll() == []
+    assert few.ledger().received == published
+    assert not few.ledger().outside["duplicate"]
+
+
+@pytest.mark.requirement("wire-10.1.2-1", "wire-10.1.2-2", "wire-10.1.3-2")
+@pytest.mark.parametrize(
+    ("wish", "descriptors", "control"),
+    [
+        ({}, False, False),
+        ({"own_stream": True}, True, False),
+        ({"max_rate_hz": 5}, True, False),
+        ({"progress": True}, False, True),
+        ({"max_rate_hz": 5, "progress": True}, True, True),
+    ],
+)
+def test_a_consumer_asks_with_channel_and_id_or_not_at_all(
+    context: tp.Context,
+    wire,
+    free_stream_id,
+    wait_until,
+    wish: dict[str, Any],
+    descriptors: bool,
+    control: bool,
+) -> None:
+    heard = wire()
+    consumer = context.consumer(free_stream_id, **wish)
+    with context.producer(free_stream_id):
+        wait_until(lambda: consumer.epoch is not None)
+        who = consumer.standing()["consumer_id"]
+        # The first, which asks, and one after the answer, which names what is held.
+        wait_until(lambda: len(hellos(heard, who)) >= 3)
+    for said in hellos(heard, who):
+        assert (said.descriptor_channel != "", said.descriptor_stream_id != 0) == (descriptors, descriptors)
+        assert (said.control_channel != "", said.control_stream_id != 0) == (control, control)
+
+
+def hellos(heard: Any, consumer_id: int) -> list[ConsumerHello]:
+    said = [one for one in heard.listen() if isinstance(one, ConsumerHello)]
+    return [one for one in said if one.consumer_id == consumer_id]
 
 
 def test_without_a_limit_every_frame_comes_and_none_is_lost_on_the_way_over(
@@ -111,6 +172,18 @@ def test_what_cannot_be_granted_is_declined(context, wire, free_stream_id, field
     assert producer.consumers() == (1, 0)
 
 
+@pytest.mark.parametrize("fields", [{"supports_shm": False}, {"expected_layout_version": 2}])
+def test_who_cannot_read_shared_memory_is_not_told_to(context, wire, free_stream_id, fields) -> None:
+    producer = context.producer(free_stream_id)
+    control = wire()
+    asks = {"descriptor_channel": "aeron:ipc", "descriptor_stream_id": 31_500, **fields}
+    control.say(hello(free_stream_id, 9, **asks))
+    answer = control.find(ConsumerConfig, consumer_id=9)
+    assert (answer.use_shm, answer.descriptor_channel, answer.descriptor_stream_id) == (False, "", 0)
+    assert producer.consumers() == (1, 0)
+
+
+@pytest.mark.requirement("wire-10.1.3-2", "wire-10.1.3-4")
 def test_a_declined_consumer_stays_on_the_shared_stream_and_says_so(
     options, free_stream_id, wait_until, monkeypatch
 ) -> None:

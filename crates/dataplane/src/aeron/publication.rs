@@ -52,6 +52,20 @@ impl ExclusivePublication {
     /// Claims `len` bytes in the log, lets `fill` write them, and commits.
     #[inline]
     pub fn claim(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<i64, NotTaken> {
+        self.claim_if(len, |bytes| {
+            fill(bytes);
+            true
+        })
+        .map(|(at, _)| at)
+    }
+
+    /// The same, and `fill` says whether what it wrote is to be sent: if not, readers skip it.
+    #[inline]
+    pub fn claim_if(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> bool,
+    ) -> Result<(i64, bool), NotTaken> {
         let mut claim =
             c::aeron_buffer_claim_t { frame_header: ptr::null_mut(), data: ptr::null_mut(), length: 0 };
         let rc = through_rotation(|| {
@@ -61,15 +75,39 @@ impl ExclusivePublication {
         let at = position(rc)?;
         // SAFETY: a successful claim points at `len` writable bytes, ours until the commit.
         unsafe {
-            fill(std::slice::from_raw_parts_mut(claim.data, len));
-            c::aeron_buffer_claim_commit(&raw mut claim);
+            let is_sent = fill(std::slice::from_raw_parts_mut(claim.data, len));
+            if is_sent {
+                c::aeron_buffer_claim_commit(&raw mut claim);
+            } else {
+                c::aeron_buffer_claim_abort(&raw mut claim);
+            }
+            Ok((at, is_sent))
         }
-        Ok(at)
+    }
+
+    /// The most that one claim holds: what the channel's MTU leaves for a message.
+    pub fn max_payload_length(&self) -> usize {
+        // SAFETY: a zeroed struct is a valid out-value.
+        unsafe {
+            let mut constants: c::aeron_publication_constants_t = std::mem::zeroed();
+            c::aeron_exclusive_publication_constants(self.ptr, &raw mut constants);
+            constants.max_payload_length
+        }
     }
 
     pub fn is_connected(&self) -> bool {
         // SAFETY: alive under the owner's lock.
         unsafe { c::aeron_exclusive_publication_is_connected(self.ptr) }
+    }
+
+    /// Whether a claim would be taken, as far as subscribers are concerned.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        // SAFETY: alive under the owner's lock.
+        unsafe {
+            c::aeron_exclusive_publication_position(self.ptr)
+                < c::aeron_exclusive_publication_position_limit(self.ptr)
+        }
     }
 }
 

@@ -44,6 +44,7 @@ impl Consumer {
         let is_mapped = mapping.is_some();
         let old = std::mem::replace(&mut state.mapping, mapping);
         drop(state);
+        self.wanting().on_regions(is_mapped);
         // A new epoch has a producer that has granted nothing yet.
         let turns = match self.consumer_id().filter(|_| is_mapped) {
             Some(id) => self.wanting().begin(id),
@@ -58,7 +59,7 @@ impl Consumer {
     }
 
     /// On a driver, the id of the lease; alone, one of our own.
-    fn consumer_id(&self) -> Option<u32> {
+    pub(crate) fn consumer_id(&self) -> Option<u32> {
         match &self.lease {
             Some(lease) => lease.status().client_id,
             None => Some(self.own_id.load(Ordering::Relaxed)),
@@ -130,6 +131,8 @@ impl Consumer {
             state.refused = Some(refused);
             self.has_refused.store(true, Ordering::Relaxed);
         }
+        drop(state);
+        self.wanting().on_refused();
     }
 
     fn unmap(&self, tick: &Tick<'_>, why: &str) {
@@ -145,6 +148,7 @@ impl Endpoint for Consumer {
             return Ok(());
         }
         let config = &self.config;
+        let limited = self.wanting().is_limited();
         let mut state = self.state.lock_first();
         // A reader that stops polling must stall nobody: it is put to rest instead.
         let channel = with_parameter(&config.descriptor_channel, "tether=false");
@@ -153,7 +157,7 @@ impl Endpoint for Consumer {
             (state.departures, state.image) = (0, None);
         }
         let is_following = state.following.as_mut().map_or(Ok(true), |f| f.advance(client))?;
-        let is_settled = state.move_to_own(client)? & is_following;
+        let is_settled = state.move_to_own(client, limited)? & is_following;
         let is_there = state.subscription.get().is_some();
         self.has_subscription.store(is_there, Ordering::Relaxed);
         self.attached.store(is_there && is_settled, Ordering::Relaxed);
@@ -187,6 +191,10 @@ impl Endpoint for Consumer {
     /// A writer that gives no sign of life is dead: its regions are stale (wire §7.1).
     fn duty(&self, tick: &Tick<'_>) {
         let now_ns = tick.now.monotonic_ns;
+        if now_ns >= self.next_interval_ns.load(Ordering::Relaxed) {
+            self.next_interval_ns.store(now_ns + self.config.hello_period_ns, Ordering::Relaxed);
+            self.counters.latency.close_interval();
+        }
         if now_ns < self.next_check_ns.load(Ordering::Relaxed) {
             return;
         }
@@ -257,7 +265,7 @@ impl Endpoint for Consumer {
         };
         let drops = |reasons: &[Reason]| reasons.iter().map(|r| self.counters.drops.get(*r)).sum();
         let mut wanting = self.wanting();
-        let standing = wanting.standing();
+        let standing = wanting.standing(true);
         let qos = QosConsumer {
             stream_id: self.config.stream_id,
             consumer_id: standing.consumer_id.unwrap_or(0),
@@ -336,6 +344,7 @@ impl Endpoint for Consumer {
             let intact = state.mapping.as_ref().is_none_or(|m| m.is_intact(announce));
             if matches!(held, Held::Mapped { epoch, .. } if epoch == announce.epoch) {
                 state.producer_id = Some(announce.producer_id);
+                self.counters.latency.follow_clock(announce.clock_domain);
             }
             (state.judge.on_announce(announce, join_ns, held, tick.now), intact)
         };
@@ -381,8 +390,10 @@ impl Consumer {
             self.counters.ignored(Ignored::Stale).fetch_add(1, Ordering::Relaxed);
             return;
         }
+        self.counters.latency.follow_clock(announce.clock_domain);
         self.remap(Some(Arc::new(mapping)));
         self.state.lock_first().producer_id = producer_id;
+        self.wanting().report_soon();
         self.event(tick.events, tick.now.monotonic_ns, "mapped", epoch, String::new());
     }
 }

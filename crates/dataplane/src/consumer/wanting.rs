@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use tensorpool_core::greeting::{Greeting, Turn, Wanted};
 use tensorpool_core::hello::{Lane, Mode};
+use tensorpool_core::phase::{Phase, Phases};
 use tensorpool_core::spoken::{QosConsumer, Spoken};
 
 /// Our own reports come back to us; one of the last few is no one else's.
@@ -18,6 +19,8 @@ pub struct Standing {
     /// Whether descriptors are read from there already.
     pub on_own: bool,
     pub control: Option<Lane>,
+    /// None: nobody knows.
+    pub phase: Option<Phase>,
     pub fallback_uri: Option<String>,
     pub declined: bool,
 }
@@ -27,7 +30,9 @@ pub struct Wanting {
     period_ns: u64,
     next_qos_ns: u64,
     reports: VecDeque<QosConsumer>,
-    fallback_uri: Option<String>,
+    phases: Phases,
+    /// Who it was last, also while there is nobody to greet.
+    consumer_id: Option<u32>,
     declined: bool,
 }
 
@@ -38,25 +43,44 @@ impl Wanting {
             period_ns,
             next_qos_ns: 0,
             reports: VecDeque::new(),
-            fallback_uri: None,
+            phases: Phases::default(),
+            consumer_id: None,
             declined: false,
         }
     }
 
-    pub fn standing(&self) -> Standing {
+    /// A poll may have let go of the regions since they were mapped.
+    pub fn standing(&self, is_mapped: bool) -> Standing {
+        let mut phases = self.phases.clone();
+        if !is_mapped {
+            phases.on_unmapped();
+        }
         Standing {
             consumer_id: self.greeting.consumer_id(),
             mode: self.greeting.mode(),
             descriptors: self.greeting.descriptors().cloned(),
             on_own: false,
             control: self.greeting.control().cloned(),
-            fallback_uri: self.fallback_uri.clone(),
+            phase: Some(phases.phase()),
+            fallback_uri: phases.fallback_uri().map(str::to_owned),
             declined: self.declined,
         }
     }
 
     pub fn begin(&mut self, consumer_id: u32) -> Vec<Turn> {
+        if self.consumer_id.replace(consumer_id) != Some(consumer_id) {
+            self.phases.on_new_id();
+        }
         self.greeting.begin(consumer_id)
+    }
+
+    /// What became of the regions.
+    pub fn on_regions(&mut self, is_mapped: bool) {
+        if is_mapped { self.phases.on_mapped() } else { self.phases.on_unmapped() }
+    }
+
+    pub fn on_refused(&mut self) {
+        self.phases.on_refused();
     }
 
     /// The same again, to whoever is there now.
@@ -76,11 +100,14 @@ impl Wanting {
     pub fn on_spoken(&mut self, said: &Spoken) -> (Vec<Turn>, bool) {
         match said {
             Spoken::Config(config) => {
+                if config.stream_id == self.greeting.stream_id()
+                    && Some(config.consumer_id) == self.greeting.consumer_id()
+                {
+                    self.phases.on_config(config.use_shm, &config.fallback_uri);
+                }
                 let turns = self.greeting.on_config(config);
                 for turn in &turns {
                     match turn {
-                        Turn::Fallback(uri) => self.fallback_uri = Some(uri.clone()),
-                        Turn::Shm => self.fallback_uri = None,
                         Turn::Declined => self.declined = true,
                         Turn::Descriptors(Some(_)) => self.declined = false,
                         _ => {}
@@ -104,6 +131,11 @@ impl Wanting {
         {
             self.greeting.sent(now_ns);
         }
+    }
+
+    /// Something changed that others wait for.
+    pub fn report_soon(&mut self) {
+        self.next_qos_ns = 0;
     }
 
     pub fn is_report_due(&self, now_ns: u64) -> bool {

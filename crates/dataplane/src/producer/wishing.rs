@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tensorpool_core::driver_messages::{Heard, Role};
 use tensorpool_core::hello::{ConsumerConfig, ProgressHints};
+use tensorpool_core::readers::Readers;
 use tensorpool_core::spoken::Spoken;
 use tensorpool_core::wishes::{Change, Policy, Wishes};
 
@@ -15,6 +16,7 @@ const MOST_ANSWERS: usize = 4096;
 pub struct Wishing {
     stream_id: u32,
     wishes: Wishes,
+    readers: Readers,
     answers: VecDeque<ConsumerConfig>,
     /// What was said to whom last: our own words come back to us, and are no order of a supervisor's.
     said: BTreeMap<u32, ConsumerConfig>,
@@ -25,6 +27,7 @@ impl Wishing {
     pub fn new(stream_id: u32, policy: Policy) -> Self {
         Self {
             stream_id,
+            readers: Readers::new(policy.stale_ns),
             wishes: Wishes::new(stream_id, policy),
             answers: VecDeque::new(),
             said: BTreeMap::new(),
@@ -51,6 +54,9 @@ impl Wishing {
             }
             Spoken::QosConsumer(qos) => {
                 self.wishes.on_qos(qos.stream_id, qos.consumer_id, now_ns);
+                if qos.stream_id == self.stream_id {
+                    self.readers.on_qos(qos.consumer_id, qos.epoch, now_ns);
+                }
                 Vec::new()
             }
             _ => Vec::new(),
@@ -62,6 +68,7 @@ impl Wishing {
         match heard {
             Heard::Revoked(r) if r.lease.role == Role::Consumer && r.lease.stream_id == self.stream_id => {
                 self.said.remove(&r.lease.client_id);
+                self.readers.on_leave(r.lease.client_id);
                 self.wishes.on_leave(r.lease.client_id)
             }
             _ => Vec::new(),
@@ -99,6 +106,11 @@ impl Wishing {
 
     pub fn wants_shared_progress(&self) -> bool {
         self.wishes.wants_shared_progress()
+    }
+
+    /// How many have mapped this epoch, by what they say.
+    pub fn readers(&self, epoch: u64, now_ns: u64) -> usize {
+        self.readers.of(epoch, now_ns)
     }
 
     pub fn consumers(&self) -> usize {

@@ -139,6 +139,8 @@ def _read_mode(value: object) -> int:
 
 
 def _read_range(value: object) -> IdRange:
+    if isinstance(value, list) and len(value) == 2 and all(type(one) is int for one in value):
+        return IdRange.parse(f"{value[0]}-{value[1]}")
     return IdRange.parse(value if isinstance(value, str | int) and not isinstance(value, bool) else "")
 
 

@@ -26,10 +26,11 @@ _Command = Callable[..., Any]
 _Decorator = Callable[[_Command], _Command]
 
 
-def role_options(*classes: type[Any]) -> _Decorator:
+def role_options(*classes: type[Any], also: Callable[[Config], None] = lambda _: None) -> _Decorator:
     """Adds --config, --check, --print-config, --set and a flag for each setting that declares one.
 
-    The command gets `config` with the settings of `classes`, `[runtime]` and `[log]`.
+    The command gets `config` with the settings of `classes`, `[runtime]` and `[log]`. `also` raises
+    ConfigError for tables that do not fit together.
     """
     from ..settings import LogSettings, RuntimeSettings
 
@@ -51,6 +52,7 @@ def role_options(*classes: type[Any]) -> _Decorator:
             if verbose:
                 given[("log", "level")] = Override("debug", Origin("flag", "-v"))
             config = Config.load(*everything, file=_file(config_file), environ=os.environ, flags=given)
+            also(config)
             if print_config:
                 click.echo(config.to_toml(), nl=False)
             elif check:

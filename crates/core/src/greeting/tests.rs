@@ -1,0 +1,188 @@
+use super::*;
+use proptest::prelude::*;
+
+const S: u64 = 1_000_000_000;
+
+fn own(stream_id: u32) -> Lane {
+    Lane { channel: "aeron:ipc".into(), stream_id }
+}
+
+fn greeting() -> Greeting {
+    let proposal = Proposal { channel: "aeron:ipc".into(), first: 31_000, last: 31_000 };
+    let wanted = Wanted { descriptor: Some(proposal), ..Wanted::default() };
+    let mut g = Greeting::new(10_000, wanted, S);
+    assert!(g.due(0).is_none(), "nobody to greet");
+    assert!(g.begin(7).is_empty());
+    g
+}
+
+fn config(descriptor: Asked) -> ConsumerConfig {
+    ConsumerConfig {
+        stream_id: 10_000,
+        consumer_id: 7,
+        use_shm: true,
+        mode: Mode::Stream,
+        fallback_uri: String::new(),
+        descriptor,
+        control: Asked::Nothing,
+    }
+}
+
+#[test]
+fn a_hello_goes_out_at_once_and_then_every_period() {
+    let mut g = greeting();
+    let hello = g.due(0).expect("due");
+    assert_eq!((hello.consumer_id, hello.descriptor), (7, Asked::For(own(31_000))));
+    g.sent(0);
+    assert!(g.due(S - 1).is_none());
+    assert!(g.due(S).is_some());
+}
+
+/// requirement: wire-5-1, wire-10.1.3-4
+#[test]
+fn a_granted_lane_is_read_and_a_declined_one_is_not() {
+    let mut g = greeting();
+    let granted = config(Asked::For(own(31_000)));
+    assert_eq!(g.on_config(&granted), [Turn::Descriptors(Some(own(31_000)))]);
+    assert!(g.on_config(&granted).is_empty());
+    assert_eq!(g.on_config(&config(Asked::Nothing)), [Turn::Descriptors(None)]);
+    // It asks a few times more before it takes no for an answer.
+    let said: Vec<Turn> = (0..20).flat_map(|_| g.on_config(&config(Asked::Half))).collect();
+    assert_eq!(said, [Turn::Declined]);
+}
+
+#[test]
+fn a_declined_request_is_made_again_at_once_with_another_id_of_the_range() {
+    let proposal = Proposal { channel: "aeron:ipc".into(), first: 31_000, last: 31_999 };
+    let wanted = Wanted { descriptor: Some(proposal), ..Wanted::default() };
+    let mut g = Greeting::new(10_000, wanted, S);
+    g.begin(7);
+    let mut ids = std::collections::HashSet::new();
+    for now_ns in 0..6 {
+        let Asked::For(lane) = g.due(now_ns).expect("due").descriptor else { panic!("not asked") };
+        assert!((31_000..=31_999).contains(&lane.stream_id));
+        ids.insert(lane.stream_id);
+        g.sent(now_ns);
+        g.on_config(&config(Asked::Nothing));
+    }
+    assert_eq!(ids.len(), 6);
+}
+
+#[test]
+fn a_config_for_another_is_none_of_ours() {
+    let mut g = greeting();
+    let granted = config(Asked::For(own(31_000)));
+    assert!(g.on_config(&ConsumerConfig { consumer_id: 8, ..granted.clone() }).is_empty());
+    assert!(g.on_config(&ConsumerConfig { stream_id: 1, ..granted }).is_empty());
+}
+
+#[test]
+fn a_new_producer_has_granted_nothing_yet() {
+    let mut g = greeting();
+    g.sent(0);
+    g.on_config(&config(Asked::For(own(31_000))));
+    assert_eq!(g.begin(9), [Turn::Descriptors(None)]);
+    assert_eq!(g.due(0).map(|h| h.consumer_id), Some(9));
+    assert!(g.end().is_empty());
+    assert!(g.due(100 * S).is_none());
+}
+
+/// requirement: wire-10.1.3-1
+#[test]
+fn a_fallback_of_an_unknown_scheme_is_refused_and_a_known_one_taken() {
+    let mut g = greeting();
+    let away = |uri: &str| ConsumerConfig {
+        use_shm: false,
+        fallback_uri: uri.into(),
+        ..config(Asked::For(own(31_000)))
+    };
+    g.on_config(&config(Asked::For(own(31_000))));
+    assert_eq!(g.on_config(&away("http://x")), [Turn::UnknownFallback("http://x".into())]);
+    assert_eq!(g.on_config(&away("bridge://1?x")), [Turn::Fallback("bridge://1?x".into())]);
+    assert!(g.on_config(&away("bridge://1?x")).is_empty());
+    assert_eq!(g.on_config(&config(Asked::For(own(31_000)))), [Turn::Shm]);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Begin(u32),
+    End,
+    /// To whom, and which lanes it names.
+    Config(u32, Option<u32>, Option<u32>),
+    Hello,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let lane = |first: u32| prop::option::of(first..first + 3);
+    let one = prop_oneof![
+        (1..3u32).prop_map(Step::Begin),
+        Just(Step::End),
+        (1..3u32, lane(31_000), lane(32_000)).prop_map(|(id, d, c)| Step::Config(id, d, c)),
+        Just(Step::Hello),
+    ];
+    prop::collection::vec(one, 0..60)
+}
+
+fn asked(stream_id: Option<u32>) -> Asked {
+    stream_id.map_or(Asked::Nothing, |id| Asked::For(own(id)))
+}
+
+proptest! {
+    /// Whoever acts on the turns, and on nothing else, reads what the last config to the present id named.
+    /// requirement: wire-5-1, wire-5-5, wire-10.1.2-1, wire-10.1.2-2
+    #[test]
+    fn turns_lead_to_what_was_granted_last(steps in steps()) {
+        let proposal = |first| Some(Proposal { channel: "aeron:ipc".into(), first, last: first + 2 });
+        let wanted = Wanted { descriptor: proposal(31_000), control: proposal(32_000), ..Wanted::default() };
+        let mut g = Greeting::new(10_000, wanted, S);
+        let (mut who, mut granted) = (None, (None, None));
+        let (mut reads, mut hears) = (None, None);
+        let mut now_ns = 0;
+        for step in steps {
+            let turns = match step {
+                Step::Begin(id) => {
+                    (who, granted) = (Some(id), (None, None));
+                    g.begin(id)
+                }
+                Step::End => {
+                    (who, granted) = (None, (None, None));
+                    g.end()
+                }
+                Step::Config(id, descriptor, control) => {
+                    if who == Some(id) {
+                        granted = (descriptor.map(own), control.map(own));
+                    }
+                    let (descriptor, control) = (asked(descriptor), asked(control));
+                    g.on_config(&ConsumerConfig { consumer_id: id, control, ..config(descriptor) })
+                }
+                Step::Hello => {
+                    now_ns += S;
+                    let hello = g.due(now_ns);
+                    prop_assert_eq!(hello.as_ref().map(|h| h.consumer_id), who);
+                    for (asked, held, first) in hello.iter().flat_map(|h| {
+                        [(&h.descriptor, &granted.0, 31_000), (&h.control, &granted.1, 32_000)]
+                    }) {
+                        // What is held is asked for again; else some id of the range, never half a request.
+                        let Asked::For(lane) = asked else { return Err(TestCaseError::fail("not asked")) };
+                        prop_assert!(held.as_ref().is_none_or(|held| held == lane));
+                        prop_assert!((first..=first + 2).contains(&lane.stream_id));
+                    }
+                    if hello.is_some() {
+                        g.sent(now_ns);
+                    }
+                    Vec::new()
+                }
+            };
+            for turn in turns {
+                match turn {
+                    Turn::Descriptors(lane) => reads = lane,
+                    Turn::Control(lane) => hears = lane,
+                    _ => {}
+                }
+            }
+            prop_assert_eq!((&reads, &hears), (&granted.0, &granted.1));
+            prop_assert_eq!((g.descriptors(), g.control()), (reads.as_ref(), hears.as_ref()));
+            prop_assert_eq!(g.consumer_id(), who);
+        }
+    }
+}

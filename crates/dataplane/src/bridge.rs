@@ -1,0 +1,12 @@
+//! Frames between hosts: the sender's loop reads slots and sends chunks, the receiver's puts them together in the
+//! slots of another host (bridge §2). Each has a thread of its own; the conductor gives them their handles.
+
+mod echo;
+mod fragments;
+pub mod receiver;
+pub mod sender;
+mod sink;
+mod worker;
+
+pub use receiver::Receiver;
+pub use sender::Sender;

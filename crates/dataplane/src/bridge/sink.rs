@@ -1,0 +1,187 @@
+//! One mapping at the receiver: its source as announced, its assemblies, and the slots they are written to.
+
+use std::sync::Arc;
+
+use tensorpool_core::announce::PoolAnnounce;
+use tensorpool_core::assembly::{Loss, Store, Table};
+use tensorpool_core::bridged::{Source, Word};
+use tensorpool_core::chunk::Chunk;
+use tensorpool_core::layout::HEADER_SLOT_BYTES;
+use tensorpool_core::spoken::FrameProgress;
+
+use super::echo::Echo;
+use crate::aeron::Publication;
+use crate::handle::Handle;
+use crate::producer::{Outcome, Placed, Producer};
+
+/// Where frames go. Once something was written there, it is of one epoch of the source.
+struct Destination {
+    producer: Arc<Producer>,
+    is_used: bool,
+    nslots: Option<u32>,
+}
+
+pub(super) struct Sink {
+    pub dest_stream_id: u32,
+    pub source: Source,
+    pub table: Table<Placed>,
+    pub echo: Echo,
+    pub voice: Handle<Publication>,
+    pub voice_at: Option<(String, i32)>,
+    destination: Option<Destination>,
+    pub announces: u64,
+    pub announces_ignored: u64,
+    pub progress_said: u64,
+}
+
+impl Sink {
+    pub fn new(dest_stream_id: u32, timeout_ns: u64, silence_ns: u64) -> Self {
+        Self {
+            dest_stream_id,
+            source: Source::new(silence_ns),
+            table: Table::new(timeout_ns),
+            echo: Echo::default(),
+            voice: Handle::None,
+            voice_at: None,
+            destination: None,
+            announces: 0,
+            announces_ignored: 0,
+            progress_said: 0,
+        }
+    }
+
+    /// A destination that nothing was written to.
+    pub fn give(&mut self, producer: Arc<Producer>) {
+        self.table.abandon(Loss::Detached);
+        self.dest_stream_id = producer.stream_id();
+        self.destination = Some(Destination { producer, is_used: false, nslots: None });
+    }
+
+    /// The destination is taken away: no frame is written to it from here on.
+    pub fn take(&mut self) -> bool {
+        self.table.abandon(Loss::Detached);
+        self.destination.take().is_some()
+    }
+
+    pub fn has_destination(&self) -> bool {
+        self.destination.is_some()
+    }
+
+    pub fn on_announce(&mut self, announce: &PoolAnnounce, now_ns: u64) {
+        match self.source.on_announce(announce, now_ns) {
+            Word::Ignored => self.announces_ignored += 1,
+            Word::Same => self.announces += 1,
+            Word::NewEpoch => {
+                self.announces += 1;
+                self.table.restart();
+                self.echo.clear();
+                // Frames of two epochs never share a local one.
+                self.destination.take_if(|d| d.is_used);
+            }
+        }
+    }
+
+    #[inline]
+    pub fn on_chunk(&mut self, chunk: &Chunk<'_>, now_ns: u64) {
+        if let Err((why, ends_all)) = self.source.admit(chunk.epoch) {
+            if ends_all {
+                self.table.abandon(Loss::Epoch);
+            }
+            self.table.ignore(chunk, why);
+            return;
+        }
+        let mut slots =
+            Slots { source: &self.source, destination: &mut self.destination, echo: &mut self.echo };
+        self.table.on_chunk(chunk, now_ns, &mut slots);
+    }
+
+    /// What is due of forwarded progress, as it is said here.
+    pub fn speak(&mut self) {
+        if self.echo.due.is_empty() {
+            return;
+        }
+        let epoch = self.destination.as_ref().and_then(|d| d.producer.epoch());
+        for word in self.echo.due.drain(..) {
+            let said = epoch.zip(self.voice.get()).is_some_and(|(epoch, voice)| {
+                let word = FrameProgress { stream_id: self.dest_stream_id, epoch, ..word };
+                voice.offer(&word.encode()).is_ok()
+            });
+            if said {
+                self.progress_said += 1;
+            } else {
+                self.echo.dropped += 1;
+            }
+        }
+    }
+}
+
+struct Slots<'a> {
+    source: &'a Source,
+    destination: &'a mut Option<Destination>,
+    echo: &'a mut Echo,
+}
+
+fn loss(outcome: Outcome) -> Loss {
+    match outcome {
+        Outcome::NoPool => Loss::NoPool,
+        Outcome::SlotClaimed => Loss::Superseded,
+        _ => Loss::Detached,
+    }
+}
+
+impl Store for Slots<'_> {
+    type Place = Placed;
+
+    fn nslots(&mut self) -> u32 {
+        let Some(destination) = self.destination else { return 1 };
+        if destination.nslots.is_none() {
+            destination.nslots = destination.producer.nslots();
+        }
+        destination.nslots.unwrap_or(1)
+    }
+
+    fn open(&mut self, seq: u64, payload_length: u32) -> Result<Placed, Loss> {
+        let destination = self.destination.as_mut().ok_or(Loss::Detached)?;
+        let placed = destination.producer.place(seq, payload_length).map_err(loss)?;
+        destination.is_used = true;
+        // A ring of another size than before: assemblies that share no slot there may share one here.
+        if *destination.nslots.get_or_insert(placed.nslots()) != placed.nslots() {
+            *self.destination = None;
+            return Err(Loss::Detached);
+        }
+        Ok(placed)
+    }
+
+    #[inline]
+    fn write(&mut self, place: &mut Placed, offset: u32, bytes: &[u8]) {
+        place.write(offset, bytes);
+    }
+
+    fn holds(&self, place: &Placed, offset: u32, bytes: &[u8]) -> bool {
+        place.holds(offset, bytes)
+    }
+
+    fn describe(
+        &mut self,
+        place: &mut Placed,
+        seq: u64,
+        payload_length: u32,
+        header: &[u8; HEADER_SLOT_BYTES],
+    ) -> Result<(), Loss> {
+        self.source.judge(header, seq, payload_length)?;
+        place.describe(header);
+        Ok(())
+    }
+
+    fn commit(&mut self, place: Placed, seq: u64, trace_id: u64) -> Result<(), Loss> {
+        let destination = self.destination.as_ref().ok_or(Loss::Detached)?;
+        destination.producer.commit_placed(&place, trace_id).map_err(loss)?;
+        self.echo.delivered(seq, place.payload_length());
+        Ok(())
+    }
+
+    #[inline]
+    fn advanced(&mut self, _: &Placed, seq: u64, prefix: u32) {
+        self.echo.advanced(seq, prefix);
+    }
+}

@@ -1,0 +1,59 @@
+//! A thread that works in turns until it is told to stop.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use tensorpool_core::fork::Birth;
+
+use crate::idle::{Idle, Strategy};
+
+pub(super) struct Worker {
+    stop: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    birth: Birth,
+}
+
+impl Worker {
+    /// `turn` says how much it did; after nothing the thread idles.
+    pub fn start(
+        name: &str,
+        idle: Strategy,
+        mut turn: impl FnMut() -> usize + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = stop.clone();
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let mut idling = Idle::new(idle);
+            while !told.load(Ordering::Relaxed) {
+                if turn() > 0 {
+                    idling = Idle::new(idle);
+                } else {
+                    idling.idle();
+                }
+            }
+        })?;
+        Ok(Self { stop, thread: Mutex::new(Some(thread)), birth: Birth::here() })
+    }
+
+    /// Ends the thread and waits for it.
+    pub fn stop(&self) {
+        if !self.birth.is_here() {
+            return;
+        }
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.lock().ok().and_then(|mut t| t.take()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if self.birth.is_here() {
+            self.stop();
+        } else if let Ok(mut thread) = self.thread.try_lock() {
+            std::mem::forget(thread.take());
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A consumer whose frames are kept: copied out of their slots into a recorder's arenas, and what is lost noted
+//! beside them.
+
+use tensorpool_core::drops::Drop as Reason;
+use tensorpool_core::layout::NULL_U64;
+use tensorpool_core::time::realtime_ns;
+use tensorpool_core::track::{Row, Track};
+
+use super::Consumer;
+use crate::reading::{Frame, Witness};
+
+/// Messages and bytes that one look takes at most: the conductor may want the lock in between.
+const ONE_LOOK: usize = 64;
+const ONE_LOOK_BYTES: usize = 4 << 20;
+
+impl Witness for Track {
+    fn lost(&mut self, epoch: u64, first_seq: u64, count: u64, reason: Reason) {
+        Track::lost(self, epoch, first_seq, count, reason.word());
+    }
+
+    fn elsewhere(&mut self, epoch: u64, seq: u64) {
+        self.unmapped(epoch, seq);
+    }
+}
+
+impl Consumer {
+    /// Takes what waits, up to a bound. Returns how many messages were taken, whatever became of them.
+    pub fn keep(&self, track: &mut Track) -> usize {
+        let mut bytes = 0;
+        self.drain_while(self.lock(), ONE_LOOK, track, |state, counters, descriptor, track| {
+            if let Some(frame) = state.accept(counters, &descriptor, track) {
+                bytes += frame.located.info.values_len_bytes as usize;
+                track.set_wall_ns(realtime_ns() as i64);
+                if !keep_frame(track, &frame) {
+                    counters.received_to_late();
+                    state.on_overwritten(frame.located.seq);
+                }
+            }
+            bytes < ONE_LOOK_BYTES
+        })
+    }
+}
+
+/// False if the writer came round while it was copied: then it is lost, and noted.
+fn keep_frame(track: &mut Track, frame: &Frame) -> bool {
+    let (epoch, located) = (frame.mapping.epoch, &frame.located);
+    let Some(at) = track.begin(epoch, located.seq, located.info.values_len_bytes as usize) else {
+        return true;
+    };
+    // SAFETY: `begin` made room for the payload, in memory that nobody else knows of.
+    let Some(crc32c) = (unsafe { frame.mapping.copy_out_summed(located, at) }) else {
+        Track::lost(track, epoch, located.seq, 1, Reason::Late.word());
+        return false;
+    };
+    let (info, tensor) = (&located.info, &located.info.tensor);
+    track.commit(Row {
+        seq: located.seq,
+        timestamp_ns: info.timestamp_ns,
+        publish_timestamp_ns: frame.publish_timestamp_ns.unwrap_or(NULL_U64),
+        trace_id: frame.trace_id,
+        payload_bytes: u64::from(info.values_len_bytes),
+        strides: tensor.strides,
+        dims: tensor.dims,
+        meta_version: info.meta_version,
+        crc32c,
+        dtype: tensor.dtype,
+        major_order: tensor.major_order,
+        ndims: tensor.ndims,
+        ..Row::default()
+    });
+    true
+}

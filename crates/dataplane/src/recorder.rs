@@ -1,0 +1,239 @@
+//! The loop behind a recorder: one thread that takes the frames of any number of consumers into arenas, and hands
+//! those over. It waits for nobody: not for a producer, and not for the disk.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tensorpool_core::arena::Chunks;
+use tensorpool_core::time::{monotonic_ns, realtime_ns};
+use tensorpool_core::track::{Arena, BACKLOG, Counts, DISK_FULL, Limits, Memory, Track};
+
+use crate::consumer::Consumer;
+use crate::idle::{Idle, Strategy};
+use crate::turn::TurnLock;
+
+/// How long the loop goes on after it was told to end, where there is more to take.
+const LAST_LOOKS: Duration = Duration::from_millis(250);
+
+/// A stream that is recorded.
+struct Lane {
+    consumer: Arc<Consumer>,
+    track: Track,
+}
+
+/// What the loop has of one stream.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneStats {
+    pub stream_id: u32,
+    pub counts: Counts,
+}
+
+struct Shared {
+    lanes: TurnLock<Vec<Lane>>,
+    memory: Arc<Memory>,
+    rows: usize,
+    age_ns: AtomicU64,
+    /// Arenas on their way out. Bounded by the chunks that there are, and by one a stream beyond that.
+    full: Mutex<VecDeque<Arena>>,
+    has_full: Condvar,
+    disk_is_full: AtomicBool,
+    /// How often all was asked for, and how often it was given.
+    asked: AtomicU64,
+    given: AtomicU64,
+    stop: AtomicBool,
+}
+
+pub struct Recorder {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Recorder {
+    /// Reserves all memory, and starts the loop.
+    pub fn start(
+        buffer_bytes: usize,
+        chunk_bytes: usize,
+        rows: usize,
+        age_ns: u64,
+        strategy: Strategy,
+    ) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            lanes: TurnLock::new(Vec::new()),
+            memory: Memory::new(Chunks::new(buffer_bytes, chunk_bytes)?),
+            rows,
+            age_ns: AtomicU64::new(age_ns),
+            full: Mutex::default(),
+            has_full: Condvar::new(),
+            disk_is_full: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
+            given: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let theirs = shared.clone();
+        let thread =
+            std::thread::Builder::new().name("tp-recorder".to_owned()).spawn(move || theirs.run(strategy))?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// From here on the consumer is read by the loop, and by nobody else.
+    pub fn add(&self, consumer: Arc<Consumer>, resume: Option<(u64, u64)>) {
+        let shared = &self.shared;
+        let limits = Limits { rows: shared.rows, age_ns: shared.age_ns.load(Ordering::Relaxed) };
+        let track = Track::new(consumer.stream_id(), shared.memory.clone(), limits, resume);
+        shared.lanes.lock_first().push(Lane { consumer, track });
+    }
+
+    /// Stops reading a stream; what there is of it is handed over.
+    pub fn remove(&self, stream_id: u32) {
+        let mut lanes = self.shared.lanes.lock_first();
+        lanes.retain_mut(|lane| {
+            if lane.consumer.stream_id() != stream_id {
+                return true;
+            }
+            self.shared.hand_over(&mut lane.track, true);
+            false
+        });
+    }
+
+    /// The next arena; None if there was none in time.
+    pub fn take(&self, timeout: Duration) -> Option<Arena> {
+        let deadline = Instant::now() + timeout;
+        let mut full = self.shared.full();
+        loop {
+            if let Some(arena) = full.pop_front() {
+                return Some(arena);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            full = match self.shared.has_full.wait_timeout(full, left) {
+                Ok((full, _)) => full,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+
+    /// Has everything handed over that is there now; true once it is, false if it was not in time.
+    pub fn flush(&self, timeout: Duration) -> bool {
+        let wanted = self.shared.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let deadline = Instant::now() + timeout;
+        while self.shared.given.load(Ordering::Acquire) < wanted {
+            if self.shared.stop.load(Ordering::Relaxed) || Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        true
+    }
+
+    /// How old an arena may become before it is handed over; 0: until it is full.
+    pub fn set_age_ns(&self, age_ns: u64) {
+        self.shared.age_ns.store(age_ns, Ordering::Relaxed);
+        self.shared.lanes.lock_first().iter_mut().for_each(|lane| lane.track.set_age_ns(age_ns));
+    }
+
+    /// What a frame is lost to when there is no room for it.
+    pub fn set_disk_is_full(&self, is_full: bool) {
+        self.shared.disk_is_full.store(is_full, Ordering::Relaxed);
+    }
+
+    pub fn stats(&self) -> Vec<LaneStats> {
+        let of = |lane: &Lane| LaneStats { stream_id: lane.track.stream_id(), counts: lane.track.counts };
+        self.shared.lanes.lock_first().iter().map(of).collect()
+    }
+
+    /// Bytes of memory in use, and bytes that there are.
+    pub fn buffer(&self) -> (usize, usize) {
+        (self.shared.memory.chunks.used_bytes(), self.shared.memory.chunks.total_bytes())
+    }
+
+    /// Arenas that wait to be taken.
+    pub fn waiting(&self) -> usize {
+        self.shared.full().len()
+    }
+
+    /// Ends the loop. What is there is handed over, and can still be taken.
+    pub fn close(&self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+
+    /// In a forked child: there is no thread to wait for.
+    pub fn forget(&self) {
+        if let Ok(mut thread) = self.thread.try_lock() {
+            std::mem::forget(thread.take());
+        }
+    }
+}
+
+impl Shared {
+    fn full(&self) -> MutexGuard<'_, VecDeque<Arena>> {
+        self.full.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, strategy: Strategy) {
+        let mut idle = Idle::new(strategy);
+        let mut last_by: Option<Instant> = None;
+        loop {
+            if last_by.is_none() && self.stop.load(Ordering::Relaxed) {
+                last_by = Some(Instant::now() + LAST_LOOKS);
+            }
+            let taken = self.turn(last_by.is_some());
+            if let Some(end) = last_by {
+                // What was published before the end belongs to the recording; a producer that never
+                // pauses would keep us for ever.
+                if taken == 0 || Instant::now() >= end {
+                    return;
+                }
+                continue;
+            }
+            if taken > 0 {
+                idle = Idle::new(strategy);
+            } else {
+                idle.idle();
+            }
+        }
+    }
+
+    /// One look at every stream.
+    fn turn(&self, is_last: bool) -> usize {
+        let asked = self.asked.load(Ordering::Acquire);
+        // Where all memory is taken and none of it waits to be written, streams have it that hardly use it.
+        let is_short = self.memory.chunks.used_bytes() == self.memory.chunks.total_bytes();
+        let everything =
+            is_last || asked != self.given.load(Ordering::Relaxed) || (is_short && self.full().is_empty());
+        let reason = if self.disk_is_full.load(Ordering::Relaxed) { DISK_FULL } else { BACKLOG };
+        let (now_ns, wall_ns) = (monotonic_ns(), realtime_ns() as i64);
+        let mut taken = 0;
+        let mut lanes = self.lanes.lock();
+        for lane in lanes.iter_mut() {
+            lane.track.set_time(now_ns, wall_ns);
+            lane.track.backlog_reason = reason;
+            taken += lane.consumer.keep(&mut lane.track);
+            self.hand_over(&mut lane.track, everything);
+        }
+        drop(lanes);
+        self.given.store(asked, Ordering::Release);
+        taken
+    }
+
+    fn hand_over(&self, track: &mut Track, everything: bool) {
+        if !everything && !track.is_due() {
+            return;
+        }
+        let mut full = self.full();
+        // Words of gaps alone can wait where the taker is behind: they grow no further.
+        let before = full.len();
+        track.take_full(everything, before == 0, &mut *full);
+        if full.len() > before {
+            self.has_full.notify_one();
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What an attachment tells those who watch: a few counters in the media driver (decision 39), and of a consumer
+//! its latency on the services' status stream, for which QoS has no field (wire §10.4.1). Said by the conductor,
+//! so that a busy interpreter delays none of it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tensorpool_core::event;
+use tensorpool_core::histogram::Summary;
+use tensorpool_core::latency::Told;
+
+use crate::aeron::{AeronError, Client, Publication};
+use crate::conductor::{Endpoint, Tick};
+use crate::consumer::Consumer;
+use crate::gauges::{Gauges, Shown};
+use crate::handle::Handle;
+use crate::producer::Producer;
+
+const OF_A_CONSUMER: [Shown; 4] = [
+    Shown { name: "received", unit: "frames", grows: true },
+    Shown { name: "dropped", unit: "frames", grows: true },
+    Shown { name: "latency p50", unit: "ns", grows: false },
+    Shown { name: "latency p99", unit: "ns", grows: false },
+];
+const OF_A_PRODUCER: [Shown; 2] = [
+    Shown { name: "published", unit: "frames", grows: true },
+    Shown { name: "unpublished", unit: "frames", grows: true },
+];
+
+/// Of whom is told.
+pub enum Subject {
+    Consumer(Arc<Consumer>),
+    Producer(Arc<Producer>),
+}
+
+impl Subject {
+    fn words(&self) -> (&'static str, u32, &'static [Shown]) {
+        match self {
+            Self::Consumer(consumer) => ("consumer", consumer.stream_id(), &OF_A_CONSUMER),
+            Self::Producer(producer) => ("producer", producer.stream_id(), &OF_A_PRODUCER),
+        }
+    }
+}
+
+pub struct Config {
+    /// Channel and stream id of the status stream; none: nothing is said there.
+    pub status: Option<(String, i32)>,
+    pub shows_counters: bool,
+    /// How often a producer's counters are brought up to date; a consumer's follow its intervals.
+    pub period_ns: u64,
+}
+
+struct State {
+    publication: Handle<Publication>,
+    gauges: Gauges,
+    /// The consumer's interval that was told of last.
+    told: u64,
+    next_ns: u64,
+    is_closed: bool,
+}
+
+pub struct Reporter {
+    config: Config,
+    subject: Subject,
+    state: Mutex<State>,
+}
+
+impl Reporter {
+    pub fn new(config: Config, subject: Subject) -> Self {
+        let (role, stream_id, shown) = subject.words();
+        let gauges = if config.shows_counters {
+            Gauges::new(&format!("{role}/{stream_id}@{}", std::process::id()), shown)
+        } else {
+            Gauges::default()
+        };
+        let state = State { publication: Handle::None, gauges, told: 0, next_ns: 0, is_closed: false };
+        Self { config, subject, state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn report_consumer(consumer: &Consumer, state: &mut State, tick: &Tick<'_>) {
+        let counters = consumer.counters();
+        let intervals = counters.latency.intervals();
+        if intervals == state.told {
+            return;
+        }
+        state.told = intervals;
+        let told = counters.latency.told();
+        let received = counters.received.load(Ordering::Relaxed);
+        let dropped = counters.drops.in_span();
+        state.gauges.set(&[received, dropped, told.last.p50, told.last.p99]);
+        // Silence is no latency.
+        if told.last.count > 0
+            && let Some(publication) = state.publication.get().filter(|p| p.is_connected())
+        {
+            let tag = format!("service:consumer:{}", consumer.stream_id());
+            let value = json(consumer, received, dropped, &told);
+            // Not taken, it is as good as old: the next one comes soon.
+            let _ = publication.offer(&event::text(&tag, "latency", &value, tick.now.realtime_ns));
+        }
+    }
+
+    fn report_producer(&self, producer: &Producer, state: &mut State, tick: &Tick<'_>) {
+        if tick.now.monotonic_ns < state.next_ns {
+            return;
+        }
+        state.next_ns = tick.now.monotonic_ns + self.config.period_ns;
+        let c = producer.counters();
+        let lost = [&c.back_pressured, &c.not_connected, &c.closed];
+        let unpublished = lost.iter().map(|n| n.load(Ordering::Relaxed)).sum();
+        state.gauges.set(&[c.published.load(Ordering::Relaxed), unpublished]);
+    }
+}
+
+fn json(consumer: &Consumer, received: u64, dropped: u64, told: &Told) -> String {
+    let figures = |s: &Summary| {
+        format!(r#""count":{},"p50_ns":{},"p99_ns":{},"max_ns":{}"#, s.count, s.p50, s.p99, s.max)
+    };
+    let consumer_id = consumer.consumer_id().map_or("null".to_owned(), |id| id.to_string());
+    format!(
+        r#"{{"stream_id":{},"consumer_id":{consumer_id},"since":"{}",{},"left_out":{},"received":{received},"dropped":{dropped},"life":{{{}}}}}"#,
+        consumer.stream_id(),
+        told.since.word().unwrap_or("nothing"),
+        figures(&told.last),
+        told.left_out,
+        figures(&told.life),
+    )
+}
+
+impl Endpoint for Reporter {
+    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+        let mut state = self.lock();
+        if state.is_closed {
+            return Ok(());
+        }
+        state.gauges.advance(client);
+        match &self.config.status {
+            Some((channel, stream_id)) => {
+                state.publication.advance(|| client.add_publication(channel, *stream_id))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn detach(&self) {
+        let mut state = self.lock();
+        state.publication = Handle::None;
+        state.gauges.detach();
+    }
+
+    fn close(&self) {
+        self.lock().is_closed = true;
+        self.detach();
+    }
+
+    fn duty(&self, tick: &Tick<'_>) {
+        let mut state = self.lock();
+        match &self.subject {
+            Subject::Consumer(consumer) => Self::report_consumer(consumer, &mut state, tick),
+            Subject::Producer(producer) => self.report_producer(producer, &mut state, tick),
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! `BridgeSender` and `BridgeReceiver`: the two ends of a bridge, each with a thread of its own.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+use tensorpool_core::assembly::{Ignored, Loss};
+use tensorpool_core::chunk::{Fault, Limits, Revision};
+use tensorpool_core::fork::Birth;
+use tensorpool_dataplane::bridge::receiver::{Config as ReceiverConfig, Receiver};
+use tensorpool_dataplane::bridge::sender::{Config as SenderConfig, Sender, Source};
+
+use crate::consumer::Consumer;
+use crate::context::Conductor;
+use crate::errors;
+use crate::producer::Producer;
+
+fn unmapped(stream_id: u32) -> PyErr {
+    PyKeyError::new_err(format!("stream {stream_id} is not mapped here"))
+}
+
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct BridgeSender {
+    sender: Arc<Sender>,
+    sources: Mutex<HashMap<u32, Arc<Source>>>,
+    conductor: Py<Conductor>,
+    id: u64,
+    birth: Birth,
+}
+
+impl BridgeSender {
+    fn sources(&self) -> MutexGuard<'_, HashMap<u32, Arc<Source>>> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn source(&self, py: Python<'_>, stream_id: u32) -> PyResult<Arc<Source>> {
+        errors::at_home(py, self.birth)?;
+        self.sources().get(&stream_id).cloned().ok_or_else(|| unmapped(stream_id))
+    }
+}
+
+#[pymethods]
+impl BridgeSender {
+    #[new]
+    #[pyo3(signature = (conductor, channel, stream_id, *, mtu_bytes = None, chunk_bytes = None, max_chunk_bytes = 65_535, max_payload_bytes = 1 << 30, integrity = false, idle = "backoff"))]
+    fn new(
+        conductor: &Bound<'_, Conductor>,
+        channel: String,
+        stream_id: i32,
+        mtu_bytes: Option<u32>,
+        chunk_bytes: Option<u32>,
+        max_chunk_bytes: u32,
+        max_payload_bytes: u32,
+        integrity: bool,
+        idle: &str,
+    ) -> PyResult<Self> {
+        let revision = if integrity { Revision::Second } else { Revision::First };
+        let config = SenderConfig {
+            channel,
+            stream_id,
+            mtu_bytes,
+            chunk_bytes,
+            max_chunk_bytes,
+            max_payload_bytes,
+            revision,
+        };
+        let home = conductor.get().home(conductor.py())?;
+        let sender = Arc::new(Sender::start(config, idle.parse().map_err(PyValueError::new_err)?)?);
+        let id = home.add(sender.clone());
+        Ok(Self {
+            sender,
+            sources: Mutex::default(),
+            conductor: conductor.clone().unbind(),
+            id,
+            birth: Birth::here(),
+        })
+    }
+
+    /// From now on the frames of that consumer are taken from it and sent; nobody else may take them.
+    fn add(&self, py: Python<'_>, consumer: &Bound<'_, Consumer>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        let plane = consumer.get().plane();
+        let stream_id = plane.stream_id();
+        let mut sources = self.sources();
+        if sources.contains_key(&stream_id) {
+            return Err(PyValueError::new_err(format!("stream {stream_id} is sent already")));
+        }
+        sources.insert(stream_id, py.detach(|| self.sender.add(plane)));
+        Ok(())
+    }
+
+    /// The announce of that epoch has gone out: its frames may follow.
+    fn announced(&self, py: Python<'_>, stream_id: u32, epoch: u64) -> PyResult<()> {
+        self.source(py, stream_id)?.announced(epoch);
+        Ok(())
+    }
+
+    /// Frames that the consumer had received, by what became of them.
+    fn counters<'py>(&self, py: Python<'py>, stream_id: u32) -> PyResult<Bound<'py, PyDict>> {
+        let source = self.source(py, stream_id)?;
+        let c = source.counters();
+        let dict = PyDict::new(py);
+        for (name, counter) in [
+            ("sent", &c.sent),
+            ("chunks", &c.chunks),
+            ("bytes", &c.bytes),
+            ("overwritten", &c.overwritten),
+            ("unannounced", &c.unannounced),
+            ("not_connected", &c.not_connected),
+            ("closed", &c.closed),
+            ("too_many_chunks", &c.too_many_chunks),
+            ("too_long", &c.too_long),
+        ] {
+            dict.set_item(name, counter.load(Ordering::Relaxed))?;
+        }
+        Ok(dict)
+    }
+
+    /// Bytes of payload in the first chunk of a frame and in the others; None while there is no publication.
+    #[getter]
+    fn slices(&self, py: Python<'_>) -> PyResult<Option<(u32, u32)>> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.sender.slices()).map(|s| (s.first, s.rest)))
+    }
+
+    #[getter]
+    fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.sender.is_ready()))
+    }
+
+    #[getter]
+    fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.sender.is_connected()))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        py.detach(|| self.sender.stop());
+        self.conductor.get().remove(py, self.id);
+        Ok(())
+    }
+}
+
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct BridgeReceiver {
+    receiver: Arc<Receiver>,
+    conductor: Py<Conductor>,
+    id: u64,
+    birth: Birth,
+}
+
+#[pymethods]
+impl BridgeReceiver {
+    #[new]
+    #[pyo3(signature = (conductor, channel, stream_id, control_channel, control_stream_id, *, chunk_bytes, max_payload_bytes, timeout_ns, silence_ns, integrity = false, idle = "backoff"))]
+    fn new(
+        conductor: &Bound<'_, Conductor>,
+        channel: String,
+        stream_id: i32,
+        control_channel: String,
+        control_stream_id: i32,
+        chunk_bytes: u32,
+        max_payload_bytes: u32,
+        timeout_ns: u64,
+        silence_ns: u64,
+        integrity: bool,
+        idle: &str,
+    ) -> PyResult<Self> {
+        let config = ReceiverConfig {
+            payload_channel: channel,
+            payload_stream_id: stream_id,
+            control_channel,
+            control_stream_id,
+            limits: Limits { chunk_bytes, payload_bytes: max_payload_bytes, needs_checksum: integrity },
+            timeout_ns,
+            silence_ns,
+        };
+        let home = conductor.get().home(conductor.py())?;
+        let receiver = Arc::new(Receiver::start(config, idle.parse().map_err(PyValueError::new_err)?)?);
+        let id = home.add(receiver.clone());
+        Ok(Self { receiver, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+    }
+
+    /// A stream of the source, and its destination. `progress`: channel and stream that its progress is said on.
+    #[pyo3(signature = (stream_id, dest_stream_id, progress = None))]
+    fn add(
+        &self,
+        py: Python<'_>,
+        stream_id: u32,
+        dest_stream_id: u32,
+        progress: Option<(String, i32)>,
+    ) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        if py.detach(|| self.receiver.add(stream_id, dest_stream_id, progress)) {
+            return Ok(());
+        }
+        Err(PyValueError::new_err(format!("stream {stream_id} is received already")))
+    }
+
+    /// A producer that nothing was written with: frames go there from now on.
+    fn give(&self, py: Python<'_>, stream_id: u32, producer: &Bound<'_, Producer>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        let (plane, _) = producer.get().parts(py);
+        if py.detach(|| self.receiver.give(stream_id, plane)) { Ok(()) } else { Err(unmapped(stream_id)) }
+    }
+
+    /// Takes the producer away again: nothing is written with it when this returns.
+    fn take(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.receiver.take(stream_id)))
+    }
+
+    /// Streams of the source that have no destination at the moment.
+    fn wanting(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.receiver.wanting()))
+    }
+
+    /// How a mapping stands: what its source announced, and what became of its frames.
+    fn standing<'py>(&self, py: Python<'py>, stream_id: u32) -> PyResult<Bound<'py, PyDict>> {
+        errors::at_home(py, self.birth)?;
+        let standing = py.detach(|| self.receiver.standing(stream_id)).ok_or_else(|| unmapped(stream_id))?;
+        let dict = PyDict::new(py);
+        let announced = standing.announced;
+        dict.set_item("epoch", announced.as_ref().map(|a| a.epoch))?;
+        dict.set_item("nslots", announced.as_ref().map(|a| a.nslots))?;
+        let pools =
+            announced.map(|a| a.pools.iter().map(|p| (p.pool_id, p.stride_bytes)).collect::<Vec<_>>());
+        dict.set_item("pools", pools.unwrap_or_default())?;
+        dict.set_item("has_destination", standing.has_destination)?;
+        dict.set_item("seen", standing.seen)?;
+        let tally = &standing.tally;
+        for (name, value) in [
+            ("delivered", tally.delivered),
+            ("bytes", tally.bytes),
+            ("chunks", tally.chunks),
+            ("span", tally.span),
+            ("turned_away", tally.turned_away),
+            ("announces", standing.announces),
+            ("announces_ignored", standing.announces_ignored),
+            ("progress_said", standing.progress_said),
+            ("progress_dropped", standing.progress_dropped),
+        ] {
+            dict.set_item(name, value)?;
+        }
+        let lost = PyDict::new(py);
+        for why in Loss::ALL {
+            lost.set_item(why.word(), tally.lost(*why))?;
+        }
+        dict.set_item("lost", lost)?;
+        let ignored = PyDict::new(py);
+        for why in Ignored::ALL {
+            ignored.set_item(why.word(), tally.ignored(*why))?;
+        }
+        dict.set_item("chunks_ignored", ignored)?;
+        Ok(dict)
+    }
+
+    /// Messages on the payload stream that could not be used.
+    fn refused<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        errors::at_home(py, self.birth)?;
+        let (faults, unmapped, fragments, words) = py.detach(|| self.receiver.totals());
+        let dict = PyDict::new(py);
+        for fault in Fault::ALL {
+            dict.set_item(fault.word(), faults[*fault as usize])?;
+        }
+        dict.set_item("unmapped", unmapped)?;
+        dict.set_item("fragments", fragments)?;
+        dict.set_item("words_overflowed", words)?;
+        Ok(dict)
+    }
+
+    /// Messages of the control stream that are neither announces nor progress.
+    #[pyo3(signature = (limit = 64))]
+    fn words<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
+        errors::at_home(py, self.birth)?;
+        let words = py.detach(|| self.receiver.words(limit));
+        PyList::new(py, words.iter().map(|word| PyBytes::new(py, word)))
+    }
+
+    #[getter]
+    fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.receiver.is_ready()))
+    }
+
+    #[getter]
+    fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.receiver.is_connected()))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        py.detach(|| self.receiver.stop());
+        self.conductor.get().remove(py, self.id);
+        Ok(())
+    }
+}
+
+/// Why frames are lost at a receiver: (name, meaning, whether a chunk of it never came).
+#[pyfunction]
+pub fn bridge_reasons() -> Vec<(&'static str, &'static str, bool)> {
+    Loss::ALL.iter().map(|why| (why.word(), why.meaning().trim(), why.is_incomplete())).collect()
+}

@@ -1,0 +1,190 @@
+//! `Recorder`: the loop that takes frames into arenas; `Arena`: rows, gaps and payloads on their way to disk.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use tensorpool_core::fork::Birth;
+use tensorpool_core::layout::DTYPE_UINT8;
+use tensorpool_core::track::{self, Row};
+use tensorpool_dataplane::recorder as plane;
+
+use crate::consumer::Consumer;
+use crate::context::bounded;
+use crate::{arrays, errors};
+
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct Recorder {
+    recorder: Arc<plane::Recorder>,
+    birth: Birth,
+}
+
+#[pymethods]
+impl Recorder {
+    #[new]
+    #[pyo3(signature = (*, buffer_bytes, chunk_bytes, rows, age_ns, idle))]
+    fn new(
+        py: Python<'_>,
+        buffer_bytes: usize,
+        chunk_bytes: usize,
+        rows: usize,
+        age_ns: u64,
+        idle: &str,
+    ) -> PyResult<Self> {
+        let idle = idle.parse().map_err(PyValueError::new_err)?;
+        if buffer_bytes == 0 || chunk_bytes == 0 || chunk_bytes > 1 << 30 || rows == 0 || rows > 1 << 20 {
+            return Err(PyValueError::new_err("a recorder needs memory: chunks of up to 1 GiB, and rows"));
+        }
+        let recorder = py.detach(|| plane::Recorder::start(buffer_bytes, chunk_bytes, rows, age_ns, idle))?;
+        Ok(Self { recorder: Arc::new(recorder), birth: Birth::here() })
+    }
+
+    /// Reads `consumer` from here on; `resume` is the epoch and the last sequence that are recorded already.
+    #[pyo3(signature = (consumer, resume = None))]
+    fn add(
+        &self,
+        py: Python<'_>,
+        consumer: &Bound<'_, Consumer>,
+        resume: Option<(u64, u64)>,
+    ) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        let plane = consumer.get().plane();
+        py.detach(|| self.recorder.add(plane, resume));
+        Ok(())
+    }
+
+    /// Stops reading a stream. What there is of it can still be taken.
+    fn remove(&self, py: Python<'_>, stream_id: u32) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        py.detach(|| self.recorder.remove(stream_id));
+        Ok(())
+    }
+
+    /// The next arena, or None if there was none within `timeout` seconds.
+    fn take(&self, py: Python<'_>, timeout: f64) -> PyResult<Option<Arena>> {
+        errors::at_home(py, self.birth)?;
+        let taken = py.detach(|| self.recorder.take(bounded(timeout)));
+        Ok(taken.map(|arena| Arena { arena }))
+    }
+
+    /// Has everything handed over; False if it was not within `timeout` seconds.
+    fn flush(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.recorder.flush(bounded(timeout))))
+    }
+
+    fn set_age_ns(&self, py: Python<'_>, age_ns: u64) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        py.detach(|| self.recorder.set_age_ns(age_ns));
+        Ok(())
+    }
+
+    fn set_disk_is_full(&self, py: Python<'_>, is_full: bool) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        self.recorder.set_disk_is_full(is_full);
+        Ok(())
+    }
+
+    /// The buffer in use and as a whole, and for each stream rows, bytes, lost sequences and strays.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        errors::at_home(py, self.birth)?;
+        let ((used, total), lanes, waiting) =
+            py.detach(|| (self.recorder.buffer(), self.recorder.stats(), self.recorder.waiting()));
+        let streams = PyDict::new(py);
+        for lane in lanes {
+            let (one, counts) = (PyDict::new(py), lane.counts);
+            one.set_item("rows", counts.rows)?;
+            one.set_item("bytes", counts.bytes)?;
+            one.set_item("lost", counts.lost)?;
+            one.set_item("strays", counts.strays)?;
+            streams.set_item(lane.stream_id, one)?;
+        }
+        let dict = PyDict::new(py);
+        dict.set_item("used_bytes", used)?;
+        dict.set_item("total_bytes", total)?;
+        dict.set_item("waiting", waiting)?;
+        dict.set_item("streams", streams)?;
+        Ok(dict)
+    }
+
+    /// Ends the loop. What is there can still be taken.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        py.detach(|| self.recorder.close());
+        Ok(())
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if !self.birth.is_here() {
+            return self.recorder.forget();
+        }
+        // Forgotten without a close: the loop ends within a turn, and needs no interpreter for that.
+        self.recorder.close();
+    }
+}
+
+/// Its memory goes back to the recorder with the last array that shows it.
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct Arena {
+    arena: track::Arena,
+}
+
+#[pymethods]
+impl Arena {
+    #[getter]
+    fn stream_id(&self) -> u32 {
+        self.arena.stream_id
+    }
+
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.arena.epoch
+    }
+
+    fn __len__(&self) -> usize {
+        self.arena.rows.len()
+    }
+
+    /// The bytes of all rows, one after the other: see `tensorpool.recorder.arena.ROW`.
+    #[getter]
+    fn rows<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let rows = &slf.get().arena.rows;
+        bytes(slf, rows.as_ptr().cast_mut().cast(), size_of::<Row>() * rows.len())
+    }
+
+    /// The bytes of all payloads, padded.
+    #[getter]
+    fn payload<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let arena = &slf.get().arena;
+        match &arena.run {
+            Some(run) => bytes(slf, run.at(0), arena.filled_bytes),
+            None => bytes(slf, std::ptr::NonNull::dangling().as_ptr(), 0),
+        }
+    }
+
+    /// (epoch, first_seq, count, reason, before_row, time_ns) of each gap.
+    #[getter]
+    fn gaps<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let gaps = &self.arena.gaps;
+        PyList::new(
+            py,
+            gaps.iter().map(|g| (g.epoch, g.first_seq, g.count, g.reason, g.before_row, g.time_ns)),
+        )
+    }
+}
+
+/// A read-only view of the arena's own memory.
+fn bytes<'py>(arena: &Bound<'py, Arena>, at: *mut u8, len: usize) -> PyResult<Bound<'py, PyAny>> {
+    let len = i32::try_from(len).map_err(|_| PyValueError::new_err("an arena is less than 2 GiB"))?;
+    // SAFETY: the memory belongs to the arena, which is the array's base, and is written no more.
+    unsafe { arrays::view(at, DTYPE_UINT8, &[len], &[1], false, arena.clone().into_any()) }
+}
+
+/// Why a recorder loses frames that it could have had: name and meaning.
+#[pyfunction]
+pub fn recorder_reasons() -> Vec<(&'static str, &'static str)> {
+    track::REASONS.to_vec()
+}

@@ -1,0 +1,144 @@
+//! `ReplayRows` and `play_rows`: recorded frames back through producers, without the interpreter.
+
+use numpy::{PyReadonlyArray1, PyReadonlyArray2};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use tensorpool_core::layout::MAX_DIMS;
+use tensorpool_core::mapped;
+use tensorpool_core::tensor::TensorSpec;
+use tensorpool_dataplane::playing::{Lane, Row, Score, Stop, Table, play};
+
+use crate::checksum::Held;
+use crate::producer::Producer;
+
+/// The rows of one batch of a recording, ready to be played. Holds the memory that their payloads lie in.
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct ReplayRows {
+    held: Held,
+    table: Table,
+}
+
+#[pymethods]
+impl ReplayRows {
+    /// All columns have one row a frame, `dims` and `strides` eight numbers each.
+    #[new]
+    #[pyo3(signature = (arena, *, payload_at, payload_bytes, crc32c, dtype, major_order, ndims, dims, strides, timestamp_ns, meta_version, trace_id))]
+    fn new(
+        arena: &Bound<'_, PyAny>,
+        payload_at: PyReadonlyArray1<'_, u64>,
+        payload_bytes: PyReadonlyArray1<'_, u64>,
+        crc32c: PyReadonlyArray1<'_, u32>,
+        dtype: PyReadonlyArray1<'_, i16>,
+        major_order: PyReadonlyArray1<'_, i16>,
+        ndims: PyReadonlyArray1<'_, u8>,
+        dims: PyReadonlyArray2<'_, i32>,
+        strides: PyReadonlyArray2<'_, i64>,
+        timestamp_ns: PyReadonlyArray1<'_, u64>,
+        meta_version: PyReadonlyArray1<'_, u32>,
+        trace_id: PyReadonlyArray1<'_, u64>,
+    ) -> PyResult<Self> {
+        let held = Held::new(arena)?;
+        let room = held.bytes().len();
+        let (at, len, crc32c) = (payload_at.as_slice()?, payload_bytes.as_slice()?, crc32c.as_slice()?);
+        let (dtype, order, ndims) = (dtype.as_slice()?, major_order.as_slice()?, ndims.as_slice()?);
+        let (dims, strides) = (dims.as_slice()?, strides.as_slice()?);
+        let (timestamps, versions) = (timestamp_ns.as_slice()?, meta_version.as_slice()?);
+        let traces = trace_id.as_slice()?;
+        let count = at.len();
+        let columns = [len.len(), crc32c.len(), dtype.len(), order.len(), ndims.len(), timestamps.len()];
+        let others = [versions.len(), traces.len(), dims.len() / MAX_DIMS, strides.len() / MAX_DIMS];
+        if columns.iter().chain(&others).any(|rows| *rows != count) {
+            return Err(PyValueError::new_err("columns differ in length"));
+        }
+        let mut table = Table::with_capacity(count);
+        for i in 0..count {
+            let start = usize::try_from(at[i]).unwrap_or(usize::MAX);
+            let size = u32::try_from(len[i]).unwrap_or(u32::MAX);
+            if start.checked_add(size as usize).is_none_or(|end| end > room) {
+                return Err(PyValueError::new_err("a payload ends outside the arena"));
+            }
+            let from = i * MAX_DIMS;
+            let to = from + usize::from(ndims[i]).min(MAX_DIMS);
+            let spec = if usize::from(ndims[i]) > MAX_DIMS {
+                None
+            } else {
+                TensorSpec::lying(dtype[i], order[i], &dims[from..to], &strides[from..to], size)
+            };
+            let row = Row {
+                at: start,
+                len: size,
+                crc32c: crc32c[i],
+                timestamp_ns: timestamps[i],
+                trace_id: traces[i],
+                meta_version: versions[i],
+            };
+            table.push(row, spec);
+        }
+        Ok(Self { held, table })
+    }
+
+    fn __len__(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Rows whose payload is not what was written. Reads all of them, so that they are in memory afterwards.
+    fn damaged(&self, py: Python<'_>) -> Vec<u32> {
+        py.detach(|| self.table.damaged(self.held.bytes()))
+    }
+
+    /// Brings the payloads into memory, and their pages into the page table, as far as the system can.
+    fn fetch(&self, py: Python<'_>) {
+        py.detach(|| {
+            let bytes = self.held.bytes();
+            if let Some(part) = bytes.get(self.table.extent()) {
+                mapped::fetch(part);
+            }
+        });
+    }
+}
+
+/// Plays a score: entry by entry the row of a lane, when it is due. `lanes` are (producer, rows, what is added to
+/// timestamps). Returns the first entry that was not played, why, in which lane, then bytes, frames that no
+/// reader would take, frames that were late, and the latest.
+#[pyfunction]
+#[pyo3(signature = (lanes, *, lane, row, due_ns, start, until_ns))]
+pub fn play_rows<'py>(
+    py: Python<'py>,
+    lanes: Vec<(PyRef<'py, Producer>, Py<ReplayRows>, u64)>,
+    lane: PyReadonlyArray1<'py, u16>,
+    row: PyReadonlyArray1<'py, u32>,
+    due_ns: Option<PyReadonlyArray1<'py, i64>>,
+    start: usize,
+    until_ns: u64,
+) -> PyResult<(usize, &'static str, usize, u64, u64, u64, u64)> {
+    let (lane, row) = (lane.as_slice()?, row.as_slice()?);
+    let due_ns = due_ns.as_ref().map(|due| due.as_slice()).transpose()?;
+    if row.len() != lane.len() || due_ns.is_some_and(|due| due.len() != lane.len()) {
+        return Err(PyValueError::new_err("columns differ in length"));
+    }
+    let mut producers = Vec::with_capacity(lanes.len());
+    for (producer, _, _) in &lanes {
+        producers.push(producer.at_home(py)?);
+    }
+    let parts: Vec<_> = producers
+        .iter()
+        .zip(&lanes)
+        .map(|(producer, (_, rows, shift_ns))| {
+            let rows = rows.get();
+            Lane { producer, table: &rows.table, bytes: rows.held.bytes(), shift_ns: *shift_ns }
+        })
+        .collect();
+    let score = Score { lane, row, due_ns };
+    let played = py.detach(|| play(&parts, &score, start, until_ns));
+    let (stop, at) = match played.stop {
+        Stop::Done => ("done", 0),
+        Stop::Time => ("time", 0),
+        Stop::Away(at) => ("away", at),
+        Stop::NoPool(at) => ("no_pool", at),
+        Stop::Closed(at) => ("closed", at),
+        Stop::Misread(at) => {
+            return Err(PyValueError::new_err(format!("entry {} names no row of lane {at}", played.next)));
+        }
+    };
+    Ok((played.next, stop, at, played.bytes, played.unfit, played.late, played.late_max_ns))
+}

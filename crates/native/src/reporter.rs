@@ -1,0 +1,62 @@
+//! `Reporter`: what a producer or consumer tells those who watch, off the interpreter.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use tensorpool_core::fork::Birth;
+use tensorpool_dataplane::reporter as plane;
+use tensorpool_dataplane::reporter::Subject;
+
+use crate::consumer::Consumer;
+use crate::context::Conductor;
+use crate::errors;
+use crate::producer::Producer;
+
+/// Of whom is told.
+#[derive(FromPyObject)]
+enum Told<'py> {
+    Consumer(Bound<'py, Consumer>),
+    Producer(Bound<'py, Producer>),
+}
+
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct Reporter {
+    conductor: Py<Conductor>,
+    id: u64,
+    birth: Birth,
+}
+
+#[pymethods]
+impl Reporter {
+    /// `status`: channel and stream id on which a consumer's latency is told, if it is; `counters`: whether a
+    /// few numbers stand among the media driver's.
+    #[new]
+    #[pyo3(signature = (of, *, status, counters, period_ns))]
+    fn new(
+        py: Python<'_>,
+        of: Told<'_>,
+        status: Option<(String, i32)>,
+        counters: bool,
+        period_ns: u64,
+    ) -> PyResult<Self> {
+        let (subject, conductor) = match of {
+            Told::Consumer(consumer) => {
+                let (consumer, conductor) = consumer.get().parts(py);
+                (Subject::Consumer(consumer), conductor)
+            }
+            Told::Producer(producer) => {
+                let (producer, conductor) = producer.get().parts(py);
+                (Subject::Producer(producer), conductor)
+            }
+        };
+        let config = plane::Config { status, shows_counters: counters, period_ns };
+        let id = conductor.get().home(py)?.add(Arc::new(plane::Reporter::new(config, subject)));
+        Ok(Self { conductor, id, birth: Birth::here() })
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        self.conductor.get().remove(py, self.id);
+        Ok(())
+    }
+}
