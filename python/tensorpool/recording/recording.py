@@ -18,9 +18,10 @@ from . import manifest
 from .frame import Cursor, RecordedFrame
 from .gaps import UNEXPLAINED, Gap, RecordingLedger, explain, holes
 from .index import load_index
+from .layout import SegmentName
 from .manifest import Kind, Records
 from .root import check_root
-from .segments import SegmentCache
+from .segments import OpenSegment, SegmentCache
 from .selection import Choice, Frames
 from .tables import read_gaps, read_table
 
@@ -74,7 +75,9 @@ class Recording:
 
     @property
     def streams(self) -> tuple[int, ...]:
-        return tuple(np.unique(self._index.segments["stream_id"]).tolist())
+        # Sorted already: the first of each run is enough.
+        found = self._index.segments["stream_id"]
+        return tuple(found[np.flatnonzero(np.diff(found, prepend=found[:1] - 1))].tolist())
 
     def epochs(self, stream_id: int) -> tuple[int, ...]:
         return tuple(np.unique(self._index.of(stream_id)["epoch"]).tolist())
@@ -86,16 +89,18 @@ class Recording:
         epoch: int | None = None,
         seq: tuple[int | None, int | None] | None = None,
         time: tuple[Time | None, Time | None] | None = None,
+        after: Cursor | None = None,
         skip_damage: bool = False,
     ) -> Frames:
         """Frames of a stream, in the order of epoch and sequence. `seq` and `time` are (first, last), both
-        included, None for no bound; `time` is that of their receipt.
+        included, None for no bound; `time` is that of their receipt. `after` leaves out what comes before a
+        place, and the frame there.
 
         Damage raises CorruptRecording where it is met; with `skip_damage` what can be read is read.
         """
         first_seq, last_seq = _bounds(seq)
         times = (None, None) if time is None else (_nanoseconds(time[0]), _nanoseconds(time[1]))
-        choice = Choice((first_seq, last_seq), _bounds(times), skip_damage)
+        choice = Choice((first_seq, last_seq), _bounds(times), skip_damage, after)
         return Frames(self._cache, self._pruned(self._of(stream_id, epoch), choice), choice)
 
     def frame(self, stream_id: int, seq: int, *, epoch: int | None = None) -> RecordedFrame:
@@ -132,7 +137,8 @@ class Recording:
             keep &= (records["epoch"] > after.epoch) | (
                 (records["epoch"] == after.epoch) & (is_open | (records["last_seq"] > after.seq))
             )
-        return records[keep]
+        # Ten thousand records take longer to copy than to judge.
+        return records if keep.all() else records[keep]
 
     # --- following a recording that grows
 
@@ -159,14 +165,42 @@ class Recording:
 
         `lost_since` says whether some between were removed meanwhile.
         """
-        choice = Choice(after=cursor)
-        records = self._index.of(cursor.stream_id)
+        choice = Choice(after=cursor, until=until)
+        return Frames(self._cache, self._chosen(cursor.stream_id, choice), choice)
+
+    def _chosen(self, stream_id: int, choice: Choice) -> Records:
+        records, until = self._index.of(stream_id), choice.until
         if until is not None:
             records = records[
                 (records["epoch"] < until.epoch)
                 | ((records["epoch"] == until.epoch) & (records["first_seq"] <= until.seq))
             ]
-        return Frames(self._cache, self._pruned(records, choice), Choice(after=cursor, until=until))
+        return self._pruned(records, choice)
+
+    def by_segment(
+        self,
+        stream_id: int,
+        *,
+        after: Cursor | None = None,
+        until: Cursor | None = None,
+        time: tuple[int | None, int | None] = (None, None),
+        skip_damage: bool = False,
+    ) -> list[tuple[SegmentName, Frames]]:
+        """The frames between two cursors, a segment at a time: one that cannot be read stops no other."""
+        choice = Choice(time_ns=_bounds(time), skip_damage=skip_damage, after=after, until=until)
+        records = self._chosen(stream_id, choice)
+        return [
+            (manifest.name_of(records[at]), Frames(self._cache, records[at : at + 1], choice))
+            for at in range(len(records))
+        ]
+
+    def segment(self, name: SegmentName) -> OpenSegment:
+        """A segment's file, with all batches that are complete by now."""
+        return self._cache.open(name)
+
+    def removed_until(self, stream_id: int, epoch: int) -> int:
+        """The last sequence of an epoch that retention removed; -1 if it removed none."""
+        return self._index.trimmed.get((stream_id, epoch), -1)
 
     def lost_since(self, cursor: Cursor) -> list[Gap]:
         """What retention removed behind a cursor: a reader that was away too long cannot have it any more."""

@@ -25,7 +25,8 @@ def mark_root(root: Path, *, created_ns: int) -> None:
             path=root,
         )
     with written_to(root):
-        root.mkdir(parents=True, exist_ok=True)
+        # Private: who is to read it gets into this directory, by its mode or group, and so to all below.
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
         marker = {
             "format": _FORMAT, "version": layout.VERSION, "minor": layout.MINOR, "created_ns": created_ns,
         }  # fmt: skip

@@ -55,6 +55,11 @@ class StreamWriter:
             ends[epoch] = max(last, ends.get(epoch, 0))
         return ends
 
+    @property
+    def found(self) -> tuple[int, int] | None:
+        """Epoch and sequence of the last frame of earlier writers."""
+        return max(self._ends.items(), default=None)
+
     def book(self, epoch: int) -> GapBook:
         """The sequences of an epoch. Epochs only grow, so a new one ends the segment of the last."""
         if self._book is not None and epoch == self._epoch:
@@ -64,6 +69,8 @@ class StreamWriter:
                 f"stream {self.stream_id}: epoch {epoch} comes after epoch {self._epoch}; epochs only grow",
                 path=self.root,
             )
+        if self._book is not None and self._epoch is not None and self._book.last_seq is not None:
+            self._ends[self._epoch] = self._book.last_seq
         self._epoch = epoch
         last_seq = self._ends.get(epoch)
         # An earlier writer may have said what is missing behind its last frame.
@@ -83,13 +90,34 @@ class StreamWriter:
         is_old = self.opened_ns <= opened_before_ns
         return is_full or is_old or segment.name.epoch != frames.epoch
 
+    @property
+    def position(self) -> tuple[int, int] | None:
+        """Where recording goes on: epoch, and the last sequence that is a row or in a gap."""
+        if self._epoch is None or (last_seq := self.book(self._epoch).last_seq) is None:
+            return None
+        return self._epoch, last_seq
+
     def declare(self, gap: Gap) -> None:
+        if self._epoch is not None and gap.epoch < self._epoch:
+            self._declare_past(gap)
+            return
         try:
             self.book(gap.epoch).declare(gap.first_seq, gap.count, gap.reason)
         except ValueError as error:
             raise UnfitFrames(
                 f"stream {self.stream_id}, epoch {gap.epoch}: {error}", path=self.root
             ) from None
+
+    def _declare_past(self, gap: Gap) -> None:
+        """A gap behind the end of an epoch that is over: its last frames were heard of too late."""
+        last_seq = self._ends.get(gap.epoch)
+        if last_seq is None or gap.first_seq <= last_seq or gap.count < 1:
+            raise UnfitFrames(
+                f"stream {self.stream_id}, epoch {gap.epoch}: a gap from {gap.first_seq} on does not follow "
+                f"what is accounted for",
+                path=self.root,
+            )
+        self._ends[gap.epoch] = gap.last_seq
 
     def check(self, frames: FrameBatch) -> GapBook:
         """The book that the frames belong to; raises UnfitFrames if they cannot be next."""

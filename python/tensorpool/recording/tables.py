@@ -38,6 +38,10 @@ class TableWriter:
     def has_waiting(self) -> bool:
         return any(self._waiting.values())
 
+    def waits(self, table: str) -> bool:
+        """Whether rows of that table are not written yet."""
+        return bool(self._waiting.get(table))
+
     def flush(self) -> None:
         """Writes what waits; on an error it goes on waiting."""
         for table, rows in self._waiting.items():

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ from ..errors import ClosedError, RecordingError, UnfitFrames
 from ..sbe import decode as decode_message
 from ..sbe import json_form
 from . import layout, manifest, manifest_writer
+from .anchors import Anchors
 from .batch import FrameBatch
 from .gaps import Gap
 from .manifest import Kind
@@ -34,10 +34,6 @@ from .root import mark_root
 from .segment_writer import SegmentWriter
 from .stream_writer import StreamWriter
 from .tables import TableWriter
-
-_ANCHOR_EVERY_NS: Final = 10_000_000_000
-# A clock that was set, or is being slewed hard: worth an anchor of its own.
-_ANCHOR_DRIFT_NS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +71,7 @@ class RecordingWriter:
         mark_root(self.root, created_ns=clock.wall_ns())
         self._session = f"{clock.wall_ns():020}-{os.getpid()}-{secrets.token_hex(4)}"
         self._tables = TableWriter(self.root, self._session)
+        self._told: set[Gap] = set()
         self._streams: dict[int, StreamWriter] = {}
         self._to_seal: deque[SegmentWriter] = deque()
         self._to_list: deque[manifest.Records] = deque()
@@ -83,8 +80,7 @@ class RecordingWriter:
         self._disk_lock = threading.Lock()
         self._failure: RecordingError | None = None
         self._closed = False
-        self._anchor_offset_ns: int | None = None
-        self._anchored_ns = 0
+        self._anchors = Anchors()
         self._anchor()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -94,10 +90,18 @@ class RecordingWriter:
 
     # --- frames
 
+    def position(self, stream_id: int) -> tuple[int, int] | None:
+        """The last epoch of a stream, and the last of its sequences that is accounted for; None for neither.
+
+        Takes the stream's lock, and recovers what an earlier writer left.
+        """
+        with self._lock:
+            return self._stream(stream_id).position
+
     def write_batch(self, frames: FrameBatch, gaps: Sequence[Gap] = ()) -> None:
         """Writes frames of one stream, and gaps that became known with them. Payloads are not copied.
 
-        Either all is written, or the error says why and nothing is: the same batch may be offered again.
+        Either all is written, or the error says why, and no frame is: the same batch may be offered again.
         """
         if len(frames) == 0:
             return
@@ -141,6 +145,11 @@ class RecordingWriter:
                 now_ns=self._clock.monotonic_ns(),
             )
 
+    def last(self, stream_id: int) -> tuple[int, int] | None:
+        """Epoch and sequence of the last frame that earlier writers left; the stream is held from now on."""
+        with self._lock:
+            return self._stream(stream_id).found
+
     def gap(self, *, stream_id: int, epoch: int, first_seq: int, count: int, reason: str) -> None:
         """Says that sequences are missing, and why. Undeclared ones are noticed, without a reason."""
         with self._lock:
@@ -179,11 +188,20 @@ class RecordingWriter:
             ):
                 self._end_segment(stream)
                 stream.open_segment(frames, now)
+            # Before the rows: a kill in between would leave a hole that nobody explains. What is missing
+            # stays missing, also if the rows cannot be written now, so it is said once.
+            for gap in gaps:
+                if gap not in self._told:
+                    self._told.add(gap)
+                    self._note_gap(gap)
+            if self._tables.waits("gaps"):
+                self._tables.flush()
             noticed = stream.write(frames, book)
         except BaseException:
             book.undo(drafts)
             raise
-        for gap in (*gaps, *noticed):
+        self._told.clear()
+        for gap in noticed:
             self._note_gap(gap)
 
     def _stream(self, stream_id: int) -> StreamWriter:
@@ -244,22 +262,8 @@ class RecordingWriter:
             )
 
     def _anchor(self) -> None:
-        wall, monotonic = self._clock.wall_ns(), self._clock.monotonic_ns()
-        offset = wall - monotonic
-        is_due = (
-            self._anchor_offset_ns is None
-            or monotonic - self._anchored_ns >= _ANCHOR_EVERY_NS
-            or abs(offset - self._anchor_offset_ns) >= _ANCHOR_DRIFT_NS
-        )
-        if is_due:
-            self._anchor_offset_ns, self._anchored_ns = offset, monotonic
-            self._tables.add(
-                "anchors",
-                {
-                    "wall_ns": wall, "monotonic_ns": monotonic,
-                    "host": socket.gethostname(), "boot_id": _boot_id(),
-                },
-            )  # fmt: skip
+        if (row := self._anchors.due(self._clock)) is not None:
+            self._tables.add("anchors", row)
 
     # --- the disk
 
@@ -388,10 +392,3 @@ def _attempt(step: Any, errors: list[Exception]) -> None:
         step()
     except (RecordingError, OSError) as error:
         errors.append(error)
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        return ""

@@ -65,10 +65,17 @@ def test_cut_merge_and_export_write_what_was_asked_for(root: Path, tmp_path: Pat
         run("cut", root, tmp_path / "b", "--from", "1970-01-01T00:00:00.000004Z", "--to", 9_500).exit_code
         == 0
     )
-    assert run("merge", tmp_path / "a", tmp_path / "b", "--into", tmp_path / "c").exit_code == 0
+    merged = run("merge", tmp_path / "a", tmp_path / "b", "--into", tmp_path / "c", "--json")
+    assert json.loads(merged.stdout) == {
+        "path": str(tmp_path / "c"), "rows": 6, "payload_bytes": 600, "streams": [STREAM]
+    }  # fmt: skip
     assert seqs(recording.open(tmp_path / "c")) == [0, 1, 2, 4, 8, 9]
     assert run("export", root, tmp_path / "f.npy", "--stream", STREAM, "--last-seq", 3).exit_code == 0
     assert np.load(tmp_path / "f.npy").shape == (4, 100)
+    exported = run("export", root, tmp_path / "f.npz", "--stream", STREAM, "--json")
+    assert json.loads(exported.stdout) == {"path": str(tmp_path / "f.npz"), "rows": 9}
+    part = json.loads(run("cut", root, tmp_path / "d", "--last-seq", 0, "--json").stdout)
+    assert (part["rows"], part["streams"]) == (1, [STREAM])
 
 
 @pytest.mark.parametrize(

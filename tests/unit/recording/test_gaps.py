@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tensorpool import recording
-from tensorpool.errors import UnfitFrames
+from tensorpool.errors import DiskFull, UnfitFrames
+from tensorpool.recording import segment_writer
 from tensorpool.recording.gaps import Gap, explain, holes
 from tests.unit.recording.conftest import STREAM, Writing, frames
 
@@ -123,3 +125,39 @@ def test_holes_are_found_at_the_far_end_of_the_numbers() -> None:
         (2**64 - 6, 2**64 - 6), (2**64 - 4, 2**64 - 3),
     ]  # fmt: skip
     assert holes(np.empty(0, np.uint64), after=3) == []
+
+
+def test_a_gap_is_on_file_before_the_rows_behind_it(root: Path, writing: Writing) -> None:
+    """A writer that is killed right after a batch leaves no hole that nobody explains."""
+    writer = writing()
+    writer.write_batch(frames(0))
+    writer.gap(stream_id=STREAM, epoch=1, first_seq=4, count=2, reason="late")
+    writer.write_batch(frames(6), [Gap(STREAM, 1, 10, 5, "recorder_backlog")])
+    writer.write_batch(frames(15))
+    # No flush, no tick, no close: only what is in the files by now.
+    with recording.open(root) as found:
+        (ledger,) = found.ledger(STREAM)
+    assert (ledger.rows, ledger.gaps) == (12, {"late": 2, "recorder_backlog": 5})
+    writer.close()
+
+
+def test_a_batch_that_is_offered_again_tells_its_gaps_once(
+    root: Path, writing: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = writing()
+    writer.write_batch(frames(0))
+    write_parts = segment_writer.write_parts  # type: ignore[attr-defined]
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(segment_writer, "write_parts", full)
+    for _ in range(3):
+        with pytest.raises(DiskFull):
+            writer.write_batch(frames(6), [Gap(STREAM, 1, 4, 2, "late")])
+    monkeypatch.setattr(segment_writer, "write_parts", write_parts)
+    writer.write_batch(frames(6), [Gap(STREAM, 1, 4, 2, "late")])
+    writer.close()
+    with recording.open(root) as found:
+        assert found.table("gaps").num_rows == 1
+        assert found.ledger(STREAM)[0].gaps == {"late": 2}

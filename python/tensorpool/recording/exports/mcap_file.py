@@ -49,6 +49,7 @@ _TENSOR: Final = {
 _ENCODINGS: Final = {
     ("uint8", 1): "mono8",
     ("uint16", 1): "mono16",
+    ("float32", 1): "32FC1",
     ("uint8", 3): "rgb8",
     ("uint8", 4): "rgba8",
 }

@@ -1,0 +1,83 @@
+"""Words beside the frames: what is worth a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorpool.recorder.ears import NoteBook
+from tensorpool.sbe import (
+    ClockDomain,
+    DataSourceAnnounce,
+    DataSourceMeta,
+    MetaBlobChunk,
+    QosProducer,
+    ShmPoolAnnounce,
+    TraceLinkSet,
+    TraceParent,
+)
+
+
+def announce(epoch: int = 1, at_ns: int = 0, **changes: Any) -> bytes:
+    words: dict[str, Any] = {
+        "stream_id": 7,
+        "producer_id": 1,
+        "epoch": epoch,
+        "announce_timestamp_ns": at_ns,
+        "announce_clock_domain": ClockDomain.MONOTONIC,
+        "layout_version": 1,
+        "header_nslots": 8,
+        "header_slot_bytes": 256,
+        "header_region_uri": "shm:file?path=/dev/shm/x",
+    }
+    return ShmPoolAnnounce(**(words | changes)).encode()
+
+
+def test_an_announce_is_kept_when_it_says_something_new() -> None:
+    book = NoteBook()
+    first = book.hear(announce())
+    assert first is not None
+    assert (first.table, first.stream_id, first.epoch, first.is_announce) == ("announces", 7, 1, True)
+    assert book.hear(announce(at_ns=5)) is None, "the same again, a second later"
+    assert book.hear(announce(producer_id=2)) is not None
+    assert book.hear(announce(epoch=2)) is not None
+
+
+def test_metadata_are_kept_once_a_version_and_anew_with_each_epoch() -> None:
+    book = NoteBook()
+    book.hear(announce())
+    meta = DataSourceMeta(stream_id=7, meta_version=3, timestamp_ns=1)
+    again = DataSourceMeta(stream_id=7, meta_version=3, timestamp_ns=2)
+    note = book.hear(meta.encode())
+    assert note is not None
+    assert (note.table, note.epoch, note.meta_version) == ("metadata", 1, 3)
+    assert book.hear(again.encode()) is None
+    book.hear(announce(epoch=2))
+    assert book.hear(again.encode()) is not None
+    source = DataSourceAnnounce(stream_id=7, producer_id=1, epoch=2, meta_version=3, name="camera")
+    assert book.hear(source.encode()) is not None
+    assert book.hear(source.encode()) is None
+
+
+def test_each_part_of_a_blob_is_kept_once() -> None:
+    book = NoteBook()
+    parts = [
+        MetaBlobChunk(stream_id=7, meta_version=1, chunk_offset=at, bytes=b"x" * 10).encode()
+        for at in (0, 10)
+    ]
+    assert [book.hear(part) is not None for part in (*parts, *parts)] == [True, True, False, False]
+
+
+def test_every_trace_link_is_kept() -> None:
+    book = NoteBook()
+    links = TraceLinkSet(stream_id=7, epoch=2, seq=3, trace_id=9, parents=(TraceParent(trace_id=8),)).encode()
+    note = book.hear(links)
+    assert note is not None
+    assert (note.table, note.stream_id, note.epoch, note.message) == ("metadata", 7, 2, links)
+
+
+def test_qos_is_a_series_and_strange_bytes_are_nobodys() -> None:
+    book = NoteBook()
+    qos = QosProducer(stream_id=7, producer_id=1, epoch=1, current_seq=5).encode()
+    assert [book.hear(qos) is not None for _ in range(3)] == [True, True, True]
+    assert book.hear(b"") is None
+    assert book.hear(b"\xff" * 100) is None

@@ -1,0 +1,87 @@
+"""What a replay refuses to begin with, and how large its pools are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorpool import sbe
+from tensorpool.errors import ConfigError
+from tensorpool.recording.manifest import RECORD
+from tensorpool.replayer.options import Options, speed_of
+from tensorpool.replayer.pools import DEFAULT_NSLOTS, pools_for, slots_for, stride_for
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"speed": 0}, "use a number"),
+        ({"speed": "fast"}, "or 'max'"),
+        ({"speed": -1}, "use a number"),
+        ({"rate_hz": 0}, "frames a second"),
+        ({"rate_hz": 10, "speed": 2}, "give one of them"),
+        ({"max_pause": -1}, "max_pause"),
+        ({"wait": 1e9}, "wait"),
+        ({"time_base": "sun"}, "'receive'"),
+        ({"mapping": {1: 5, 2: 5}}, "1=5, 2=5"),
+        ({"streams": [1, 5], "mapping": {1: 5}}, "into one"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Options(**wrong)
+
+
+def test_streams_may_change_places() -> None:
+    options = Options(streams=[1, 2, 3], mapping={1: 2, 2: 1})
+    assert [options.target(one) for one in (1, 2, 3)] == [2, 1, 3]
+
+
+def test_checksums_are_looked_at_where_there_is_time_or_when_told() -> None:
+    assert Options().checks
+    assert Options(speed=100).checks
+    assert not Options(speed="max").checks
+    assert Options(speed="max", check=True).checks
+    assert not Options(check=False).checks
+    assert (speed_of("max"), speed_of(2)) == (None, 2.0)
+
+
+def announce(nslots: int, *strides: int) -> sbe.ShmPoolAnnounce:
+    pools = tuple(
+        sbe.PayloadPool(pool_id=number, pool_nslots=nslots, stride_bytes=stride)
+        for number, stride in enumerate(strides)
+    )
+    return sbe.ShmPoolAnnounce(
+        stream_id=1, producer_id=1, epoch=1, announce_timestamp_ns=0,
+        announce_clock_domain=sbe.ClockDomain.MONOTONIC, layout_version=1, header_nslots=nslots,
+        header_slot_bytes=256, payload_pools=pools,
+    )  # fmt: skip
+
+
+def records(*segments: tuple[int, int]) -> np.ndarray:
+    made = np.zeros(len(segments), RECORD)
+    for number, (rows, nbytes) in enumerate(segments):
+        made[number]["rows"], made[number]["payload_bytes"] = rows, nbytes
+    return made
+
+
+def test_pools_are_those_that_were_announced_and_one_that_is_large_enough() -> None:
+    assert pools_for(announce(8, 64 << 10, 1 << 20), records(), 100) == [64 << 10, 1 << 20]
+    assert pools_for(announce(8, 4096), records(), 5000) == [4096, 8192]
+    # Another make's may not be powers of two.
+    assert pools_for(announce(8, 5000), records(), 5000) == [8192]
+
+
+def test_without_announces_pools_follow_the_frames_that_are_known_of() -> None:
+    assert pools_for(None, records(), 0) == [64]
+    assert pools_for(None, records((0, 0), (10, 10_000), (10, 40_000)), 100) == [4096]
+    assert [stride_for(size) for size in (0, 64, 65, 640 << 10)] == [64, 64, 128, 1 << 20]
+
+
+def test_rings_are_as_long_as_they_were_unless_told() -> None:
+    assert slots_for(announce(64, 4096), None) == 64
+    assert slots_for(announce(63, 4096), None) == DEFAULT_NSLOTS
+    assert slots_for(None, None) == DEFAULT_NSLOTS
+    assert slots_for(announce(64, 4096), 8) == 8
