@@ -26,7 +26,7 @@ unexport PYTHONHOME PYTHONPATH
 
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml \
     $(shell find crates cmake .cargo python/tensorpool/sbe/schemas -type f 2>/dev/null)
-TYPED := python/tensorpool tools tests $(wildcard benchmarks)
+TYPED := python/tensorpool python/pyspark_tensorpool tools tests $(wildcard benchmarks)
 # One profile for everything: a second one would compile Aeron a second time.
 CARGO_FLAGS := --release --locked --workspace
 

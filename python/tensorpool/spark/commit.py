@@ -1,0 +1,235 @@
+"""Puts what tasks staged into the recording, once for each (query, batch). Runs beside Spark's driver.
+
+`_sinks/<query>/state.json` has the last batch that is in, and of one that is being written where its streams
+stood before. A crash leaves a part of a batch: when Spark sends the batch again, frames that got in are
+passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from .. import _native
+from ..errors import LockHeld, UnfitFrames
+from ..recording import FrameBatch, RecordingWriter
+from ..recording.files import write_atomically, written_to
+from ..recording.layout import ALIGNMENT
+from .staging import NO_SEQ, discard, load, query_dir
+
+T = TypeVar("T")
+End = tuple[int, int] | None
+"""Epoch and sequence of a stream's last frame."""
+_STATE: Final = "state.json"
+_LOCK: Final = "commit.lock"
+_BATCH_BYTES: Final = 8 << 20
+_BATCH_ROWS: Final = 16_384
+
+
+@dataclass(slots=True)
+class SinkState:
+    """How far a query has got in a recording."""
+
+    done: int = -1
+    writing: int | None = None
+    before: dict[int, End] = field(default_factory=dict)
+    """Where the streams stood before the batch that is being written."""
+
+    @classmethod
+    def load(cls, path: Path) -> SinkState:
+        try:
+            found = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return cls()
+        before = {
+            int(stream): None if end is None else (int(end[0]), int(end[1]))
+            for stream, end in found["before"].items()
+        }
+        return cls(found["done"], found["writing"], before)
+
+    def save(self, path: Path) -> None:
+        before = {
+            str(stream): None if end is None else [str(end[0]), str(end[1])]
+            for stream, end in self.before.items()
+        }
+        content = {"done": self.done, "writing": self.writing, "before": before}
+        with written_to(path):
+            write_atomically(path, json.dumps(content).encode() + b"\n")
+
+
+def commit(
+    root: Path, key: str, batch_id: int, names: Sequence[str], *, epoch: int | None, busy_ns: int
+) -> int:
+    """Records the staged frames of a batch, unless they are in already; gives how many were written now."""
+    directory = query_dir(root, key)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # The commit of a Spark that was killed may still be at work: it finishes first, or dies.
+    lock = _patiently(lambda: _native.FileLock(directory / _LOCK, f"process {os.getpid()} (commit)"), busy_ns)
+    try:
+        path = directory / _STATE
+        state = SinkState.load(path)
+        written = 0
+        if state.done < batch_id:
+            written = _record(root, key, state, batch_id, names, epoch, busy_ns)
+            # The writer is closed: everything is on the disk and sealed. Only now the batch counts as in.
+            SinkState(batch_id).save(path)
+        # Others of this batch may just be made, by a task of another attempt.
+        discard(root, key, up_to=batch_id - 1, only=names)
+        return written
+    finally:
+        lock.release()
+
+
+def _record(
+    root: Path,
+    key: str,
+    state: SinkState,
+    batch_id: int,
+    names: Sequence[str],
+    epoch: int | None,
+    busy_ns: int,
+) -> int:
+    staged = [load(root, key, name) for name in sorted(names, key=_task_of)]
+    staged = [(index, payload) for index, payload in staged if len(index)]
+    if not staged:
+        return 0
+    index = np.concatenate([one for one, _ in staged])
+    payloads = {int(one["task"][0]): payload for one, payload in staged}
+    streams = [int(stream) for stream in np.unique(index["stream_id"])]
+    written = 0
+    with _patiently(lambda: _writer_of(root, key, streams), busy_ns) as writer:
+        ends = {stream: writer.last(stream) for stream in streams}
+        if state.writing != batch_id:
+            state.writing, state.before = batch_id, ends
+            state.save(query_dir(root, key) / _STATE)
+        for stream, end in ends.items():
+            before = state.before.get(stream)
+            rows = unwritten(numbered(index[index["stream_id"] == stream], before, epoch), before, end)
+            for frames in _batches(stream, rows, payloads):
+                writer.write_batch(frames)
+            written += len(rows)
+    return written
+
+
+def _writer_of(root: Path, key: str, streams: Sequence[int]) -> RecordingWriter:
+    """A writer that holds all the streams."""
+    writer = RecordingWriter(root, holder=f"spark {key}")
+    try:
+        for stream in streams:
+            writer.last(stream)
+    except BaseException:
+        writer.close()
+        raise
+    return writer
+
+
+def _patiently(attempt: Callable[[], T], patience_ns: int) -> T:
+    """Waits while someone else has it."""
+    deadline = time.monotonic_ns() + patience_ns
+    while True:
+        try:
+            return attempt()
+        except LockHeld:
+            if time.monotonic_ns() >= deadline:
+                raise
+        time.sleep(0.1)
+
+
+def _task_of(name: str) -> int:
+    return int(name.split("-")[1])
+
+
+def numbered(rows: Any, before: End, epoch: int | None) -> Any:
+    """Rows in the order of their sequences; those that have none follow what was there before the batch."""
+    rows = rows.copy()
+    if (rows["seq"] == NO_SEQ).all():
+        at = before[0] if before is not None else 1
+        chosen = at if epoch is None else epoch
+        first = before[1] + 1 if before is not None and chosen == before[0] else 0
+        rows["epoch"] = chosen
+        rows["seq"] = np.arange(first, first + len(rows), dtype=np.uint64)
+        return rows
+    if (rows["seq"] == NO_SEQ).any() or (rows["epoch"] == NO_SEQ).any():
+        raise UnfitFrames(
+            f"stream {int(rows['stream_id'][0])}: some rows have epoch and seq, and some have not"
+        )
+    rows = rows[np.lexsort([rows["seq"], rows["epoch"]])]
+    again = (rows["seq"][1:] == rows["seq"][:-1]) & (rows["epoch"][1:] == rows["epoch"][:-1])
+    if again.any():
+        one = rows[int(np.flatnonzero(again)[0])]
+        raise UnfitFrames(
+            f"stream {int(one['stream_id'])}, epoch {int(one['epoch'])}: frame {int(one['seq'])} is "
+            f"there twice; "
+            "df.dropDuplicates(['stream_id', 'epoch', 'seq'])"
+        )
+    return rows
+
+
+def unwritten(rows: Any, before: End, end: End) -> Any:
+    """Without the rows that an earlier attempt at this batch has recorded."""
+    places = list(zip(rows["epoch"].tolist(), rows["seq"].tolist(), strict=True))
+    if before is not None and places and places[0] <= before:
+        raise UnfitFrames(
+            f"stream {int(rows['stream_id'][0])}: frame {places[0][1]} of epoch {places[0][0]} comes "
+            f"after frame "
+            f"{before[1]} of epoch {before[0]}, which is recorded already; a recording only grows: "
+            f"write a later "
+            "epoch (option epoch), or into another recording"
+        )
+    return rows if end is None else rows[[place > end for place in places]]
+
+
+def _batches(stream: int, rows: Any, payloads: Mapping[int, Any]) -> Iterator[FrameBatch]:
+    """The rows as the writer takes them: each batch of one epoch, payloads side by side."""
+    start = 0
+    padded = -(-rows["payload_bytes"].astype(np.int64) // ALIGNMENT) * ALIGNMENT
+    while start < len(rows):
+        stop, size = start + 1, int(padded[start])
+        while (
+            stop < len(rows)
+            and stop - start < _BATCH_ROWS
+            and rows["epoch"][stop] == rows["epoch"][start]
+            and size + int(padded[stop]) <= _BATCH_BYTES
+        ):
+            size += int(padded[stop])
+            stop += 1
+        yield _batch(stream, rows[start:stop], padded[start:stop], payloads)
+        start = stop
+
+
+def _batch(stream: int, rows: Any, padded: Any, payloads: Mapping[int, Any]) -> FrameBatch:
+    places = np.concatenate(([0], np.cumsum(padded)))
+    arena = np.zeros(int(places[-1]), np.uint8)
+    for row, place in zip(rows, places.tolist(), strict=False):
+        at, size = int(row["at"]), int(row["payload_bytes"])
+        arena[place : place + size] = payloads[int(row["task"])][at : at + size]
+
+    def column(name: str) -> Any:
+        # A copy: a column of records is neither in one run nor aligned.
+        return np.array(rows[name], order="C", copy=True)
+
+    return FrameBatch(
+        stream_id=stream,
+        epoch=int(rows["epoch"][0]),
+        arena=arena,
+        seq=column("seq"),
+        timestamp_ns=column("timestamp_ns"),
+        publish_timestamp_ns=column("publish_timestamp_ns"),
+        receive_time_ns=column("receive_time_ns"),
+        meta_version=column("meta_version"),
+        trace_id=column("trace_id"),
+        dtype=column("dtype"),
+        major_order=column("major_order"),
+        ndims=column("ndims"),
+        dims=column("dims"),
+        strides=column("strides"),
+        payload_offset=places[:-1].astype(np.uint64),
+        payload_bytes=column("payload_bytes"),
+    )

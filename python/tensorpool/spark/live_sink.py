@@ -1,0 +1,129 @@
+"""`df.write[Stream].option("mode", "live")`: rows published into a live stream, at least once.
+
+A stream has one producer, so tasks that have rows of the same stream take turns. A batch that Spark sends
+again is published again, with the same trace ids: that is how a consumer tells.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from ..client import Outcome, Producer
+from ..context import Context
+from ..context import open as open_context
+from ..errors import AttachError, MediaDriverError, ServiceError, StreamBusy
+from .incoming import Frame, frames_of
+from .options import Options
+from .sink import task
+from .tensors.rows import as_array
+
+# Passes by itself: the readers catch up, the lease comes back.
+_AGAIN = (Outcome.BACK_PRESSURED, Outcome.DETACHED, Outcome.SLOT_CLAIMED, Outcome.CLOSED)
+
+
+@dataclass
+class Published(WriterCommitMessage):
+    frames: int
+
+
+class LiveBatchWriter(DataSourceArrowWriter):
+    """A DataFrame, published."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return Published(publish(iterator, self._options))
+
+
+class LiveStreamWriter(DataSourceStreamArrowWriter):
+    """Micro-batches, published."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return Published(publish(iterator, self._options))
+
+
+def publish(batches: Iterator[pa.RecordBatch], options: Options) -> int:
+    """Offers every row to its stream; gives how many."""
+    count = 0
+    with ExitStack() as stack:
+        context: Context | None = None
+        producers: dict[int, Producer] = {}
+        for number, frame in enumerate(frames_of(batches, options)):
+            if context is None:
+                context = stack.enter_context(_context(options))
+            if frame.stream_id not in producers:
+                producers[frame.stream_id] = stack.enter_context(_producer(context, frame.stream_id, options))
+                # A new epoch: readers have to hear of its memory before they can see a frame in it.
+                time.sleep(options["linger"] / 1e9)
+            _offer(producers[frame.stream_id], frame, trace_of(frame, number), options["busyTimeout"])
+            count += 1
+        if producers:
+            # The memory goes with the producer: readers get a moment to see the last frames.
+            time.sleep(options["linger"] / 1e9)
+    return count
+
+
+def _context(options: Options) -> Context:
+    try:
+        return open_context("driver", aeron_dir=options["aeronDir"])
+    except (MediaDriverError, AttachError, ServiceError) as error:
+        raise RuntimeError(
+            f"mode live publishes on the executor's own host, and on {socket.gethostname()} there is no "
+            f"driver "
+            f"to attach to ({error}); start one (tensorpool driver), or write into a recording and replay it"
+        ) from error
+
+
+def _producer(context: Context, stream_id: int, options: Options) -> Producer:
+    """The stream's producer, as soon as nobody else is."""
+    pools = [part.strip() for part in options["pools"].split(",")] if options["pools"] else None
+    deadline = time.monotonic_ns() + options["busyTimeout"]
+    while True:
+        try:
+            return context.producer(stream_id, pools=pools, nslots=options["nslots"])
+        except (AttachError, StreamBusy):
+            if time.monotonic_ns() >= deadline:
+                raise
+        time.sleep(0.05)
+
+
+def _offer(producer: Producer, frame: Frame, trace_id: int, patience_ns: int) -> None:
+    array = as_array(frame.data, frame.dtype, frame.shape, frame.strides, str(frame))
+    deadline = time.monotonic_ns() + patience_ns
+    while True:
+        offered = producer.offer(array, timestamp_ns=frame.timestamp_ns, trace_id=trace_id)
+        outcome = _outcome(offered)
+        if outcome in (Outcome.PUBLISHED, Outcome.DEFERRED, Outcome.NOT_CONNECTED):
+            return
+        if outcome not in _AGAIN or time.monotonic_ns() >= deadline:
+            raise RuntimeError(
+                f"{frame}: not published: {outcome}; {frame.data.nbytes} bytes, see options pools, nslots"
+            )
+        time.sleep(0.002)
+
+
+def _outcome(offered: Any) -> Outcome:
+    return Outcome(getattr(offered, "outcome", offered))
+
+
+def trace_of(frame: Frame, number: int) -> int:
+    """The row's own trace id, or one that is the same whenever this row of this query is published."""
+    if frame.trace_id:
+        return frame.trace_id
+    query, batch, part = task()
+    name = (frame.stream_id, frame.epoch, frame.seq) if frame.seq is not None else (batch, part, number)
+    digest = hashlib.blake2b(repr((query, name)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") or 1

@@ -1,0 +1,313 @@
+"""What a recording has, where a micro-batch ends, and which tasks read it.
+
+Everything comes from the manifest and from at most two segments a stream, those where a micro-batch begins
+and ends: planning does not grow with the recording. Runs in Spark's planning process, one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..recording import Cursor, Gap, Recording
+from ..recording.manifest import Kind, Records, name_of
+from ..recording.rows import RowBlock
+from .limits import Budget, shares
+from .offsets import START, Offsets, Position
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRange:
+    """What one task reads: the frames of a stream from `start` up to, not including, `end`."""
+
+    stream_id: int
+    start: Position
+    end: Position
+    ends_with_row: bool
+    """Whether the frame right before `end` is recorded: if it is not there then, something was lost."""
+    part: int = 0
+    parts: int = 1
+    """The task's share of the rows, where one segment is cut into several tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """What no task can read any more, to be told as gap rows."""
+
+    gaps: tuple[Gap, ...]
+
+
+class Planner:
+    """A recording, looked at from the planning process."""
+
+    def __init__(self, path: str, streams: tuple[int, ...] | None) -> None:
+        self.path = path
+        self._wanted = streams
+        self._recording = Recording(path)
+        self._present = self._recording.streams
+
+    def refresh(self) -> None:
+        self._recording.refresh()
+        # Kept: finding them means looking at every segment's record.
+        self._present = self._recording.streams
+
+    def close(self) -> None:
+        """Lets go of the files; it can be used again."""
+        self._recording.close()
+
+    def streams(self) -> list[int]:
+        """The streams that are asked for and there."""
+        return [one for one in self._present if self._wanted is None or one in self._wanted]
+
+    def _records(self, stream_id: int) -> Records:
+        found = self._recording.segments
+        low, high = np.searchsorted(found["stream_id"], [stream_id, stream_id + 1])
+        return found[low:high]
+
+    # --- places
+
+    def earliest(self) -> Offsets:
+        return {stream: self._first(stream) for stream in self._named()}
+
+    def _named(self) -> list[int]:
+        # A stream that is asked for and has nothing yet begins at its beginning.
+        return sorted({*self.streams(), *(self._wanted or ())})
+
+    def _first(self, stream_id: int) -> Position:
+        for record in self._records(stream_id):
+            if record["kind"] != Kind.SEALED or record["rows"]:
+                return Position(int(record["epoch"]), int(record["first_seq"]))
+        return START
+
+    def latest(self) -> Offsets:
+        """Behind the last frame of each stream that is complete by now."""
+        found = {}
+        for stream in self._named():
+            cursor = self._recording.latest(stream) if stream in self._present else None
+            found[stream] = START if cursor is None else Position.behind(cursor)
+        return found
+
+    def at_time(self, time_ns: int) -> Offsets:
+        """The first frame of each stream that was received then or later; behind the last if none was."""
+        latest = self.latest()
+        return {stream: self._first_at(stream, time_ns) or latest[stream] for stream in latest}
+
+    def _first_at(self, stream_id: int, time_ns: int) -> Position | None:
+        records = self._records(stream_id)
+        for record in records[(records["kind"] != Kind.SEALED) | (records["last_time_ns"] >= time_ns)]:
+            for block in self._blocks(record):
+                rows = np.flatnonzero(block.receive_time_ns >= time_ns)
+                if len(rows):
+                    return Position(int(record["epoch"]), int(block.seq[rows[0]]))
+        return None
+
+    def _blocks(self, record: Any) -> Iterator[RowBlock]:
+        segment = self._recording.segment(name_of(record))
+        for number in range(len(segment.file.scan.batches)):
+            yield segment.block(number)
+
+    # --- limits
+
+    def limited(
+        self, start: Offsets, end: Offsets, *, max_rows: int | None, max_bytes: int | None
+    ) -> Offsets:
+        """At most `end`, and no more rows and bytes behind `start` than allowed; every stream gets on."""
+        waiting = {
+            stream: self._weigh(stream, start.get(stream, START), place)
+            for stream, place in end.items()
+            if place > start.get(stream, START)
+        }
+        if not waiting or (max_rows is None and max_bytes is None):
+            return end
+        budgets = shares(waiting, max_rows=max_rows, max_bytes=max_bytes, turn=_turn(start))
+        found = dict(end)
+        for stream in waiting:
+            begin, budget = start.get(stream, START), budgets.get(stream)
+            found[stream] = begin if budget is None else self._advance(stream, begin, end[stream], budget)
+        return found
+
+    def _between(self, stream_id: int, start: Position, end: Position) -> Records:
+        """The segments that may hold frames of the range."""
+        records = self._records(stream_id)
+        epoch, first = records["epoch"], records["first_seq"]
+        before_end = (epoch < np.uint64(end.epoch)) | (
+            (epoch == np.uint64(end.epoch)) & (first < np.uint64(min(end.seq, 2**64 - 1)))
+        )
+        high = int(np.count_nonzero(before_end))
+        begins = (epoch < np.uint64(start.epoch)) | (
+            (epoch == np.uint64(start.epoch)) & (first <= np.uint64(min(start.seq, 2**64 - 1)))
+        )
+        # The segment that begins at or before the start is the first that can hold something of the range.
+        low = max(int(np.count_nonzero(begins)) - 1, 0)
+        found: Records = records[low:high]
+        if len(found) and found[0]["kind"] == Kind.SEALED:
+            one = found[0]
+            if Position(int(one["epoch"]), int(one["last_seq"])) < start or not one["rows"]:
+                found = found[1:]
+        return found
+
+    def _weigh(self, stream_id: int, start: Position, end: Position) -> tuple[int, int]:
+        """Rows and bytes of the range; what of its first segment was read before is taken off."""
+        records = self._between(stream_id, start, end)
+        if not len(records):
+            return 0, 0
+        rows, size = self._totals(records)
+        skipped_rows, skipped_bytes = 0, 0
+        first = records[0]
+        if Position(int(first["epoch"]), int(first["first_seq"])) < start:
+            for block in self._blocks(first):
+                if block.place.first_seq >= start.seq:
+                    break
+                count = int(np.searchsorted(block.seq, np.uint64(min(start.seq, 2**64 - 1))))
+                skipped_rows += count
+                skipped_bytes += int(block.payload_bytes[:count].sum())
+        return max(int(rows.sum()) - skipped_rows, 1), max(int(size.sum()) - skipped_bytes, 1)
+
+    def _totals(self, records: Records) -> tuple[Any, Any]:
+        """Rows and payload bytes of each segment; of open ones as much as is complete."""
+        rows, size = records["rows"].astype(np.int64), records["payload_bytes"].astype(np.int64)
+        for at in np.flatnonzero(records["kind"] != Kind.SEALED).tolist():
+            scan = self._recording.segment(name_of(records[at])).file.scan
+            rows[at], size[at] = scan.rows, scan.end
+        return rows, size
+
+    def _advance(self, stream_id: int, start: Position, end: Position, budget: Budget) -> Position:
+        """The place behind as many frames as the budget allows, and one at least."""
+        records = self._between(stream_id, start, end)
+        at, place = 0, start
+        while at < len(records):
+            whole = self._whole_ones(records[at:], start, end, budget) if at else 0
+            if whole:
+                at += whole
+                place = Position(int(records[at - 1]["epoch"]), int(records[at - 1]["last_seq"]) + 1)
+                continue
+            for block in self._blocks(records[at]):
+                place, is_over = _take(block, start, end, budget, place)
+                if is_over:
+                    return min(place, end)
+            at += 1
+        return end
+
+    @staticmethod
+    def _whole_ones(records: Records, start: Position, end: Position, budget: Budget) -> int:
+        """How many segments from here on fit the budget as a whole; takes them off it."""
+        fits = (records["kind"] == Kind.SEALED) & (records["rows"] > 0)
+        fits &= (records["epoch"] < np.uint64(end.epoch)) | (
+            (records["epoch"] == np.uint64(end.epoch))
+            & (records["last_seq"] < np.uint64(min(end.seq, 2**64 - 1)))
+        )
+        count = int(np.argmin(fits)) if not fits.all() else len(fits)
+        rows, size = np.cumsum(records["rows"][:count]), np.cumsum(records["payload_bytes"][:count])
+        count = min(
+            int(np.searchsorted(rows, budget.rows, "right")),
+            int(np.searchsorted(size, budget.bytes, "right")),
+        )
+        if count:
+            budget.take(int(rows[count - 1]), int(size[count - 1]))
+        return count
+
+    # --- tasks
+
+    def lost(self, start: Offsets, end: Offsets) -> list[Gap]:
+        """What retention removed of the range."""
+        found = []
+        for stream, stop in end.items():
+            begin = start.get(stream, START)
+            for gap in self._recording.lost_since(Cursor(stream, begin.epoch, begin.seq - 1)):
+                last = gap.last_seq if gap.epoch < stop.epoch else min(gap.last_seq, stop.seq - 1)
+                if gap.epoch <= stop.epoch and last >= gap.first_seq:
+                    found.append(Gap(stream, gap.epoch, gap.first_seq, last - gap.first_seq + 1, gap.reason))
+        return found
+
+    def ranges(
+        self,
+        start: Offsets,
+        end: Offsets,
+        *,
+        max_bytes: int,
+        min_parts: int | None,
+        ends_with_row: bool,
+        time: tuple[int | None, int | None] = (None, None),
+    ) -> list[FrameRange]:
+        """The range as tasks of about `max_bytes` each, and at least `min_parts` of them."""
+        chosen = {}
+        for stream, place in end.items():
+            begin = start.get(stream, START)
+            if place > begin and len(records := _in_time(self._between(stream, begin, place), time)):
+                chosen[stream] = records, self._totals(records)[1]
+        if min_parts is not None:
+            total = sum(int(size.sum()) for _, size in chosen.values())
+            max_bytes = max(min(max_bytes, -(-total // min_parts)), 1)
+        found: list[FrameRange] = []
+        for stream, (records, size) in chosen.items():
+            begin = start.get(stream, START)
+            found += _cut(stream, records, size.tolist(), begin, end[stream], max_bytes, ends_with_row)
+        return found
+
+
+def _in_time(records: Records, time: tuple[int | None, int | None]) -> Records:
+    keep = np.ones(len(records), bool)
+    if time[0] is not None:
+        keep &= records["last_time_ns"] >= time[0]
+    if time[1] is not None:
+        keep &= records["first_time_ns"] <= time[1]
+    found: Records = records[keep | (records["kind"] != Kind.SEALED)]
+    return found
+
+
+def _cut(
+    stream_id: int,
+    records: Records,
+    sizes: list[int],
+    start: Position,
+    end: Position,
+    max_bytes: int,
+    ends_with_row: bool,
+) -> list[FrameRange]:
+    found: list[FrameRange] = []
+    begin, held = start, 0
+    for at, size in enumerate(sizes):
+        is_last = at == len(sizes) - 1
+        following = sizes[at + 1] if not is_last else 0
+        held += size
+        if not is_last and held + following <= max_bytes:
+            continue
+        stop, known = (end, ends_with_row) if is_last else _boundary(records, at)
+        # Only a segment that stands alone is shared: it was begun anew, since nothing fitted beside it.
+        parts = max(-(-held // max_bytes), 1) if held == size else 1
+        found += [FrameRange(stream_id, begin, stop, known, part, parts) for part in range(parts)]
+        begin, held = stop, 0
+    return found
+
+
+def _boundary(records: Records, at: int) -> tuple[Position, bool]:
+    """Between a segment and the next: right behind its last row, if that is known."""
+    one, following = records[at], records[at + 1]
+    if one["kind"] == Kind.SEALED and one["rows"]:
+        return Position(int(one["epoch"]), int(one["last_seq"]) + 1), True
+    return Position(int(following["epoch"]), int(following["first_seq"])), False
+
+
+def _take(
+    block: RowBlock, start: Position, end: Position, budget: Budget, place: Position
+) -> tuple[Position, bool]:
+    """The place behind the rows of a batch that the budget allows, and whether that was all it allows."""
+    seq, epoch = block.seq, block.epoch
+    low = int(np.searchsorted(seq, np.uint64(min(start.seq, 2**64 - 1)))) if epoch == start.epoch else 0
+    high = int(np.searchsorted(seq, np.uint64(min(end.seq, 2**64 - 1)))) if epoch == end.epoch else len(seq)
+    if low >= high:
+        return place, epoch >= end.epoch and high < len(seq)
+    sizes = np.cumsum(block.payload_bytes[low:high])
+    count = budget.fitting(sizes)
+    if count == 0:
+        return place, True
+    budget.take(count, int(sizes[count - 1]))
+    return Position(epoch, int(seq[low + count - 1]) + 1), count < high - low
+
+
+def _turn(start: Offsets) -> int:
+    """A number that changes from batch to batch, the same when a batch is planned again."""
+    return sum(place.seq for place in start.values())

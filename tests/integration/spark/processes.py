@@ -1,0 +1,55 @@
+"""Programs that a fault test starts and kills: a recorder, and a Spark driver with a query."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tensorpool import recording
+from tests.unit.spark.conftest import STREAM_ID, tensor
+
+PER_SECOND = 200
+
+
+def record(root: str) -> None:
+    """Goes on behind the last frame that is there, until it is killed."""
+    with recording.RecordingWriter(root, limits=recording.WriterLimits(segment_bytes=1 << 15)) as writer:
+        last = writer.last(STREAM_ID)
+        seq = 0 if last is None else last[1] + 1
+        while True:
+            writer.append(tensor(seq), stream_id=STREAM_ID, epoch=1, seq=seq)
+            seq += 1
+            time.sleep(1 / PER_SECOND)
+
+
+def query(master: str, source: str, target: str, checkpoint: str, available_now: str) -> None:
+    """Copies a recording into another by a streaming query, to its end or until it is killed."""
+    from tests.integration.spark.conftest import configured
+
+    with tempfile.TemporaryDirectory() as home:
+        builder = configured(master, Path(home)).config("spark.task.maxFailures", "8")
+        spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel("ERROR")
+        reader = spark.readStream.format("tensorpool").option("path", source)
+        if available_now != "now":
+            # Many small batches: there is always one to be hit. The last run is in a hurry.
+            reader = reader.option("maxRowsPerTrigger", 150)
+        frames = reader.load()
+        writer = (
+            frames.repartition(2).writeStream.format("tensorpool").option("checkpointLocation", checkpoint)
+        )
+        if available_now == "now":
+            writer = writer.trigger(availableNow=True)
+        started = writer.start(target)
+        print("started", flush=True)
+        started.awaitTermination()
+        spark.stop()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "record":
+        record(*sys.argv[2:])
+    else:
+        query(*sys.argv[2:])

@@ -1,0 +1,147 @@
+"""Executors in processes of their own, a standalone cluster, and Spark Connect."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.integration.spark.conftest import ROOT
+from tests.unit.spark.conftest import write
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long, pytest.mark.usefixtures("orphans_end")]
+
+SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+
+PROGRAM = """
+import sys, tempfile
+from pathlib import Path
+from pyspark.sql import functions as F
+from tensorpool.spark import tensors
+from tests.integration.spark.conftest import configured
+
+master, root, target = sys.argv[1:]
+with tempfile.TemporaryDirectory() as home:
+    if master == "connect":
+        from pyspark.sql import SparkSession
+        spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    else:
+        spark = configured(master, Path(home)).getOrCreate()
+    frames = spark.read.format("tensorpool").option("path", root).option("minPartitions", 4).load()
+    tops = tensors.map(frames, lambda array: int(array.max()), "top bigint")
+    print("frames", frames.count(), "tops", tops.agg(F.sum("top")).collect()[0][0])
+    query = (
+        spark.readStream.format("tensorpool").option("path", root).load()
+        .writeStream.format("tensorpool").option("checkpointLocation", target + "-checkpoint")
+        .trigger(availableNow=True).start(target)
+    )
+    query.awaitTermination(300)
+    print("copied", spark.read.format("tensorpool").option("path", target).load().count())
+    spark.stop()
+"""
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT / "python"), str(ROOT)])
+    return {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def run(tmp_path: Path, master: str) -> str:
+    root = tmp_path / "recording"
+    write(root, range(100), per_segment=30)
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(PROGRAM), "utf-8")
+    log = (tmp_path / "log").open("w+")
+    with log:
+        process = subprocess.Popen(
+            [sys.executable, str(script), master, str(root), str(tmp_path / "copy")],
+            cwd=ROOT,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            printed, _ = process.communicate(timeout=600)
+            assert process.returncode == 0, (tmp_path / "log").read_text("utf-8")[-4000:]
+        finally:
+            _end_group(process)
+    return printed
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def expected() -> list[str]:
+    from tests.unit.spark.conftest import tensor
+
+    return [f"frames 100 tops {sum(int(tensor(seq).max()) for seq in range(100))}", "copied 100"]
+
+
+def test_executors_of_their_own_see_the_same(tmp_path: Path) -> None:
+    assert run(tmp_path, "local-cluster[2,1,1024]").splitlines() == expected()
+
+
+def test_spark_connect_finds_the_source_by_itself(tmp_path: Path) -> None:
+    assert run(tmp_path, "connect").splitlines() == expected()
+
+
+@contextmanager
+def standalone(tmp_path: Path) -> Iterator[str]:
+    """A master and two workers, all on the loopback."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    master = f"spark://127.0.0.1:{port}"
+    package = "org.apache.spark.deploy"
+    commands = [[f"{package}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]]
+    for number in range(2):
+        directory = tmp_path / f"worker-{number}"
+        directory.mkdir()
+        commands.append(
+            [f"{package}.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", "1",
+             "--memory", "1g", "--work-dir", str(directory), master]
+        )  # fmt: skip
+    running: list[subprocess.Popen[str]] = []
+    try:
+        for command in commands:
+            running.append(
+                subprocess.Popen(
+                    [str(SPARK_CLASS), *command],
+                    env={**environment(), "SPARK_DAEMON_MEMORY": "512m"},
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                    start_new_session=True,
+                )
+            )
+            if len(running) == 1:
+                deadline = time.monotonic() + 60
+                while time.monotonic() < deadline:
+                    with socket.socket() as probe:
+                        if probe.connect_ex(("127.0.0.1", port)) == 0:
+                            break
+                    time.sleep(0.1)
+        yield master
+    finally:
+        for process in running:
+            _end_group(process)
+
+
+def test_a_standalone_cluster_with_two_workers_reads_and_writes(tmp_path: Path) -> None:
+    with standalone(tmp_path) as master:
+        assert run(tmp_path, master).splitlines() == expected()

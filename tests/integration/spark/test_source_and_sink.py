@@ -1,0 +1,148 @@
+"""Real Spark over recordings: batch and stream, by reference, back into a recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tensorpool import recording
+from tensorpool.spark import lag, tensors
+from tests.unit.spark.conftest import STREAM_ID, add, tensor, write
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "recording"
+
+
+def load(spark: SparkSession, root: Path, **options: Any) -> DataFrame:
+    return spark.read.format("tensorpool").options(**{"path": str(root), **options}).load()
+
+
+def follow(spark: SparkSession, root: Path, **options: Any) -> DataFrame:
+    return spark.readStream.format("tensorpool").options(**{"path": str(root), **options}).load()
+
+
+def finish(frame: DataFrame, form: str, target: Path, checkpoint: Path, **options: Any) -> Any:
+    """Runs a query over what is there now, to its end."""
+    query = (
+        frame.writeStream.format(form)
+        .options(**{"path": str(target), "checkpointLocation": str(checkpoint), **options})
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        assert query.awaitTermination(300), "the query did not end"
+    finally:
+        query.stop()
+    return query
+
+
+def test_a_recording_is_a_table_registered_by_itself(spark: SparkSession, root: Path) -> None:
+    write(root, range(50), per_segment=20)
+    frames = load(spark, root)
+    everything = {row["seq"]: row for row in frames.collect()}
+    assert sorted(everything) == list(range(50))
+    assert all(np.array_equal(tensors.to_numpy(row), tensor(seq)) for seq, row in everything.items())
+    # Two queries on one DataFrame, each with its own filter.
+    low, high = frames.where("seq < 10"), frames.where("seq >= 35")
+    assert (low.count(), high.count(), low.count(), frames.count()) == (10, 15, 10, 50)
+    assert low.union(high).select("seq").distinct().count() == 25
+    with pytest.raises(PySparkException, match="did you mean streams"):
+        load(spark, root, strems="1")
+    with pytest.raises(PySparkException, match="holds no recording"):
+        load(spark, root / "nothing").count()
+
+
+def test_a_numpy_function_runs_over_every_tensor(spark: SparkSession, root: Path) -> None:
+    write(root, range(40), per_segment=15)
+    frames = load(spark, root)
+    means = tensors.map(frames, lambda array: float(array.mean()), "mean double")
+    assert means.columns == ["stream_id", "epoch", "seq", "mean"]
+    assert {row["seq"]: row["mean"] for row in means.collect()} == {
+        seq: tensor(seq).mean() for seq in range(40)
+    }
+    inlined = tensors.inline(frames.where("seq % 7 = 0")).collect()
+    assert {row["seq"]: bytes(row["payload"]) for row in inlined} == {
+        seq: tensor(seq).tobytes() for seq in range(0, 40, 7)
+    }
+    picked = frames.where(tensors.has_dtype("uint16") & tensors.has_shape((4, None)) & tensors.has_ndim(2))
+    assert picked.count() == 40
+    assert frames.where(tensors.has_shape((5, None))).count() == 0
+
+
+def test_helpers_make_figures_pictures_and_vectors(spark: SparkSession, root: Path) -> None:
+    write(root, range(6))
+    frames = load(spark, root)
+    figures = tensors.stats(frames).orderBy("seq").collect()
+    assert [row["max"] for row in figures] == [tensor(seq).max() for seq in range(6)]
+    assert bytes(tensors.thumbnail(frames, 4).collect()[0]["png"]).startswith(b"\x89PNG")
+    vector = tensors.to_ml(frames.where("seq = 3")).collect()[0]["features"]
+    assert vector.toArray().tolist() == tensor(3).ravel().tolist()
+
+
+def test_a_stream_follows_a_recording_into_another_one_exactly_once(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    target, checkpoint = tmp_path / "copy", tmp_path / "checkpoint"
+    with recording.RecordingWriter(root) as writer:
+        add(writer, range(30), per_segment=12)
+        add(writer, range(7), stream_id=7)
+        first = finish(follow(spark, root, maxRowsPerTrigger=15), "tensorpool", target, checkpoint)
+        assert [progress["numInputRows"] for progress in first.recentProgress] == [15, 15, 7]
+        assert lag(first) == {STREAM_ID: 0, 7: 0}
+        add(writer, range(30, 41))
+        writer.gap(stream_id=STREAM_ID, epoch=1, first_seq=41, count=2, reason="overrun")
+        add(writer, range(5), epoch=2)
+        finish(follow(spark, root), "tensorpool", target, checkpoint)
+    copy = recording.open(target)
+    found = [(frame.epoch, frame.seq) for frame in copy.frames(STREAM_ID)]
+    assert found == [(1, seq) for seq in range(41)] + [(2, seq) for seq in range(5)]
+    assert all(np.array_equal(frame.verify().array, tensor(frame.seq)) for frame in copy.frames(STREAM_ID))
+    assert len(copy.frames(7)) == 7
+    # Nothing new: nothing is written.
+    finish(follow(spark, root), "tensorpool", target, checkpoint)
+    assert len(recording.open(target).frames(STREAM_ID)) == 46
+    gaps = load(spark, root, includeGaps="true", payload="none").where("gap_count is not null").collect()
+    assert [(row["seq"], row["gap_count"], row["gap_reason"]) for row in gaps] == [(41, 2, "overrun")]
+
+
+def test_a_batch_goes_into_a_recording_as_a_whole_or_not_at_all(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    write(root, range(20))
+    target = tmp_path / "written"
+    halves = tensors.map(
+        load(spark, root),
+        lambda array: ((array // 2).tobytes(), "uint16", list(array.shape)),
+        "payload binary, dtype string, shape array<int>",
+    )
+    halves.repartition(2).write.format("tensorpool").mode("append").save(str(target))
+    for frame in recording.open(target).frames(STREAM_ID):
+        assert np.array_equal(frame.array, tensor(frame.seq) // 2)
+    assert recording.verify(target).rows == 20
+    with pytest.raises(PySparkException, match="recorded already"):
+        halves.limit(3).write.format("tensorpool").mode("append").save(str(target))
+    assert recording.verify(target).rows == 20
+    assert list((target / "_sinks").iterdir()) == []
+
+
+def test_damage_ends_a_query_with_its_name_or_becomes_a_gap(spark: SparkSession, root: Path) -> None:
+    write(root, range(30))
+    path = sorted(root.glob("stream=*/epoch=*/*.arrows"))[1]
+    content = bytearray(path.read_bytes())
+    content[-40] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(PySparkException, match=path.name):
+        load(spark, root, payload="inline").agg(F.sum(F.length("payload"))).collect()
+    rows = load(spark, root, payload="inline", failOnDataLoss="false", includeGaps="true")
+    assert rows.where("gap_count is null").count() == 29
+    assert [row["gap_reason"] for row in rows.where("gap_count is not null").collect()] == ["corrupt"]

@@ -1,0 +1,120 @@
+"""Live mode without Spark: offsets that count, what is handed out and missed, where it cannot run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tensorpool.errors import MediaDriverUnavailable
+from tensorpool.spark import listeners
+from tensorpool.spark.columns import arrow_schema, spark_schema
+from tensorpool.spark.incoming import Frame as Row
+from tensorpool.spark.live_reader import LiveReader, LiveRows, listen
+from tensorpool.spark.live_sink import trace_of
+from tensorpool.spark.options import STREAM, Options
+from tests.unit.spark.conftest import tensor
+
+
+@dataclass
+class Frame:
+    seq: int
+    epoch: int = 1
+    is_valid: bool = True
+    stream_id: int = 7
+    timestamp_ns: int = 5
+    publish_timestamp_ns: int | None = None
+    meta_version: int = 0
+    trace_id: int | None = None
+    element_type: str = "uint16"
+    nbytes: int = 64
+    array: Any = field(default_factory=lambda: tensor(1))
+
+    def valid(self) -> bool:
+        return self.is_valid
+
+
+def live(**given: str) -> Options:
+    return Options({"mode": "live", "streams": "7", "includeGaps": "true", **given}, STREAM)
+
+
+def test_frames_are_rows_and_what_lies_between_them_is_a_gap() -> None:
+    options = live()
+    schema = arrow_schema(spark_schema(options))
+    rows = LiveRows(schema, options, (1, 4))
+    for frame in (Frame(3), Frame(5), Frame(6, is_valid=False), Frame(9), Frame(0, epoch=2)):
+        rows.add(frame)  # type: ignore[arg-type]
+    found = [row for batch in rows.batches() for row in batch.to_pylist()]
+    assert [(row["epoch"], row["seq"], row["gap_count"]) for row in found] == [
+        (1, 5, None), (1, 9, None), (2, 0, None), (1, 6, 3),
+    ]  # fmt: skip
+    assert found[0]["payload"] == tensor(1).tobytes()
+    assert (rows.last, rows.count) == ((2, 0), 3)
+    assert list(rows.batches()) == []
+
+
+def test_offsets_count_micro_batches_and_a_single_run_has_one() -> None:
+    options = live()
+    reader = LiveReader(options, spark_schema(options))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, None)  # type: ignore[arg-type]
+    assert end != start
+    assert len(reader.partitions(start, end)) == 1
+    once = LiveReader(options, spark_schema(options))
+    once.prepareForTriggerAvailableNow()
+    first = once.latestOffset(end, None)  # type: ignore[arg-type]
+    assert first != end
+    assert once.latestOffset(first, None) == first  # type: ignore[arg-type]
+
+
+def test_where_there_is_no_pool_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise MediaDriverUnavailable("no answer", aeron_dir="/nowhere")
+
+    monkeypatch.setattr(listeners, "open_context", refuse)
+    with pytest.raises(RuntimeError, match="the executor's own host"):
+        list(listen(7, live(), arrow_schema(spark_schema(live()))))
+
+
+def test_a_consumer_is_kept_for_the_next_micro_batch_and_then_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Closable:
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    made: list[tuple[Closable, Closable]] = []
+
+    def open_(stream_id: int, aeron_dir: str | None) -> Any:
+        made.append((Closable(), Closable()))
+        return made[-1]
+
+    monkeypatch.setattr(listeners, "_open", open_)
+    monkeypatch.setattr(listeners, "_keeper", object())
+    for _ in range(2):
+        with listeners.listening(7, "/somewhere") as consumer:
+            listeners.forget(before=float("inf"))
+            assert id(consumer) == id(made[0][1]), "one that is in use is not let go"
+    assert len(made) == 1
+    listeners.forget(before=float("inf"))
+    assert made[0][0].closed
+    assert made[0][1].closed
+
+
+def test_a_row_has_the_same_trace_id_whenever_it_is_published() -> None:
+    def row(**changes: Any) -> Row:
+        values: dict[str, Any] = {
+            "stream_id": 7, "epoch": 1, "seq": 5, "timestamp_ns": 0, "publish_timestamp_ns": None,
+            "receive_time_ns": 0, "meta_version": 0, "trace_id": None, "dtype": "uint8", "shape": [1],
+            "strides": [1], "major_order": "row", "data": memoryview(b"x"),
+        }  # fmt: skip
+        return Row(**(values | changes))
+
+    assert trace_of(row(), 0) == trace_of(row(timestamp_ns=9), 3)
+    assert trace_of(row(), 0) != trace_of(row(seq=6), 0)
+    assert trace_of(row(trace_id=77), 0) == 77
+    assert trace_of(row(seq=None), 1) != trace_of(row(seq=None), 2)
+    assert 0 < trace_of(row(), 0) < 1 << 64

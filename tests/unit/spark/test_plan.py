@@ -1,0 +1,147 @@
+"""Micro-batches: whatever the limits and however a recording is cut up, every frame comes exactly once."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tensorpool import recording
+from tensorpool.spark.offsets import START, Offsets, Position
+from tensorpool.spark.plan import Planner
+from tests.unit.spark.conftest import STREAM_ID, add, read, write
+
+epochs = st.lists(
+    st.tuples(st.sets(st.integers(0, 60), min_size=1, max_size=25), st.integers(1, 8)), min_size=1, max_size=3
+)
+
+
+def everything(streams: dict[int, Any]) -> set[tuple[int, int, int]]:
+    return {
+        (stream, epoch, seq)
+        for stream, made in streams.items()
+        for epoch, (seqs, _) in enumerate(made, start=1)
+        for seq in seqs
+    }
+
+
+def seen_between(path: Path, start: Offsets, end: Offsets, **cut: Any) -> list[tuple[int, int, int]]:
+    """The frames of a micro-batch, read as its tasks would."""
+    from tensorpool.spark.columns import arrow_schema, spark_schema
+    from tensorpool.spark.scan import RangeScan, ScanTerms
+    from tests.unit.spark.conftest import options
+
+    terms = ScanTerms(str(path), "none", 1 << 20, False, True)
+    schema = arrow_schema(spark_schema(options(path, payload="none")))
+    ranges = Planner(str(path), None).ranges(
+        start,
+        end,
+        max_bytes=cut.get("max_bytes", 1 << 30),
+        min_parts=cut.get("min_parts"),
+        ends_with_row=True,
+    )
+    found = []
+    for one in ranges:
+        for batch in RangeScan(one, terms, schema).batches():
+            rows = batch.to_pydict()
+            found += list(zip(rows["stream_id"], rows["epoch"], rows["seq"], strict=True))
+    return found
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.dictionaries(st.integers(1, 3), epochs, min_size=1, max_size=2),
+    st.none() | st.integers(1, 15),
+    st.none() | st.integers(1, 2_000),
+    st.none() | st.integers(1, 5),
+    st.integers(64, 2_000),
+    st.booleans(),
+)
+def test_micro_batches_hold_every_frame_once_and_keep_their_limits(
+    streams: dict[int, Any],
+    max_rows: int | None,
+    max_bytes: int | None,
+    min_parts: int | None,
+    size: int,
+    is_open: bool,
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "recording")
+        writer = recording.RecordingWriter(path, background=False)
+        try:
+            for stream, made in streams.items():
+                for epoch, (seqs, per_segment) in enumerate(made, start=1):
+                    add(writer, sorted(seqs), stream_id=stream, epoch=epoch, per_segment=per_segment)
+            if not is_open:
+                writer.close()
+            planner = Planner(str(path), None)
+            place, latest = planner.earliest(), planner.latest()
+            found: list[tuple[int, int, int]] = []
+            for _ in range(200):
+                end = planner.limited(place, latest, max_rows=max_rows, max_bytes=max_bytes)
+                if end == place:
+                    break
+                rows = seen_between(path, place, end, max_bytes=size, min_parts=min_parts)
+                assert max_rows is None or len(rows) <= max_rows
+                # Each frame has 64 bytes; one of each stream is always taken.
+                assert max_bytes is None or len(rows) * 64 <= max_bytes + 64 * len(streams)
+                found += rows
+                place = end
+        finally:
+            writer.close()
+        assert place == latest
+        assert len(found) == len(set(found))
+        assert set(found) == everything(streams)
+
+
+def test_a_stream_that_is_asked_for_and_not_there_begins_at_its_start(root: Path) -> None:
+    write(root, range(5))
+    planner = Planner(str(root), (STREAM_ID, 7))
+    assert planner.earliest() == {STREAM_ID: Position(1, 0), 7: START}
+    assert planner.latest() == {STREAM_ID: Position(1, 5), 7: START}
+    write(root, range(3), stream_id=7, epoch=4)
+    write(root, range(3), stream_id=8)
+    planner.refresh()
+    assert planner.latest() == {STREAM_ID: Position(1, 5), 7: Position(4, 3)}
+
+
+def test_the_first_frame_of_a_time_is_found(root: Path) -> None:
+    write(root, range(0, 100, 2))
+    planner = Planner(str(root), None)
+    assert planner.at_time(0) == {STREAM_ID: Position(1, 0)}
+    assert planner.at_time(1_000 * 32) == {STREAM_ID: Position(1, 32)}
+    assert planner.at_time(10**9) == {STREAM_ID: Position(1, 99)}
+
+
+def test_tasks_are_few_for_small_segments_and_many_for_a_large_one(root: Path) -> None:
+    write(root, range(200), per_segment=2)
+    planner = Planner(str(root), None)
+
+    def tasks(**cut: Any) -> int:
+        return len(planner.ranges(planner.earliest(), planner.latest(), ends_with_row=True, **cut))
+
+    assert tasks(max_bytes=1 << 20, min_parts=None) == 1
+    assert tasks(max_bytes=64 * 20, min_parts=None) == 10
+    assert tasks(max_bytes=1 << 20, min_parts=4) == 4
+    assert [row["seq"] for row in read(root, minPartitions=500)] == list(range(200))
+
+
+def test_planning_opens_two_segments_however_many_there_are(root: Path, monkeypatch: Any) -> None:
+    write(root, range(600), per_segment=2)
+    opened = []
+    original = recording.Recording.segment
+
+    def segment(self: recording.Recording, name: Any) -> Any:
+        opened.append(name)
+        return original(self, name)
+
+    monkeypatch.setattr(recording.Recording, "segment", segment)
+    planner = Planner(str(root), None)
+    start = {STREAM_ID: Position(1, 101)}
+    end = planner.limited(start, planner.latest(), max_rows=301, max_bytes=None)
+    planner.ranges(start, end, max_bytes=1 << 20, min_parts=None, ends_with_row=True)
+    assert end == {STREAM_ID: Position(1, 402)}
+    assert len(set(opened)) <= 2

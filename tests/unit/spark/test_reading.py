@@ -1,0 +1,203 @@
+"""Rows of a recording as Spark gets them: bytes, references, gaps, and what happens to damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.sql.types import LongType, StringType, StructType
+
+from tensorpool import recording
+from tensorpool.errors import ConfigError, CorruptRecording, NotARecording
+from tensorpool.spark import tensors
+from tensorpool.spark.batch_reader import FrameReader
+from tensorpool.spark.columns import spark_schema
+from tests.unit.spark.conftest import (
+    STREAM_ID,
+    add,
+    batch_reader,
+    half_of,
+    options,
+    read,
+    rows_of,
+    tensor,
+    write,
+)
+
+
+def seqs(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["seq"] for row in rows if row.get("gap_count") is None]
+
+
+def gaps(rows: list[dict[str, Any]]) -> list[tuple[int, int, int, str]]:
+    found = [row for row in rows if row["gap_count"] is not None]
+    return [(row["epoch"], row["seq"], row["gap_count"], row["gap_reason"]) for row in found]
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (3, 5)], ids=["multiple of 64", "padded"])
+def test_bytes_are_those_that_were_written_by_value_and_by_reference(
+    root: Path, shape: tuple[int, ...]
+) -> None:
+    write(root, range(25), shape=shape)
+    by_value, by_reference = read(root, payload="inline"), read(root)
+    assert seqs(by_value) == seqs(by_reference) == list(range(25))
+    for inline, reference in zip(by_value, by_reference, strict=True):
+        expected = tensor(inline["seq"], shape)
+        assert inline["payload"] == expected.tobytes()
+        assert np.array_equal(tensors.to_numpy(inline), expected)
+        assert np.array_equal(tensors.to_numpy(reference), expected)
+        alike = set(inline) & set(reference)
+        assert {key: inline[key] for key in alike} == {key: reference[key] for key in alike}
+    first = by_reference[0]
+    assert (first["stream_id"], first["epoch"], first["dtype"], first["shape"]) == (
+        STREAM_ID,
+        1,
+        "uint16",
+        list(shape),
+    )
+    assert first["trace_id"] is None
+
+
+def test_columns_that_are_not_asked_for_do_not_travel(root: Path) -> None:
+    write(root, range(3))
+    chosen = options(root, payload="inline")
+    schema = StructType().add("seq", LongType()).add("dtype", StringType())
+    reader = FrameReader(chosen, schema)
+    assert rows_of(reader.partitions(), reader.read) == [{"seq": seq, "dtype": "uint16"} for seq in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "words"),
+    [
+        ("sec", LongType(), "no column sec; did you mean seq?"),
+        ("seq", StringType(), "column seq is bigint, not string"),
+        ("payload", LongType(), "column payload needs option payload inline"),
+        ("gap_count", LongType(), "needs option includeGaps"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_named(root: Path, column: str, kind: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        FrameReader(options(root), StructType().add(column, kind))
+    assert words in str(caught.value)
+
+
+def test_a_directory_without_a_recording_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(NotARecording, match="nothing-here holds no recording"):
+        read(tmp_path / "nothing-here")
+
+
+def test_offsets_and_times_bound_a_batch_read(root: Path) -> None:
+    write(root, range(30))
+    start, end = '{"10000": {"epoch": 1, "seq": 7}}', '{"10000": {"epoch": 1, "seq": 12}}'
+    assert seqs(read(root, startingOffsets=start, endingOffsets=end)) == [7, 8, 9, 10, 11]
+    assert seqs(read(root, startingOffsets="latest")) == []
+    assert seqs(read(root, startingTimestamp=21_000, endingTimestamp=24_000)) == [20, 21, 22]
+    assert seqs(read(root, streams="77")) == []
+
+
+def test_an_open_segment_is_read_as_far_as_it_goes(root: Path) -> None:
+    with recording.RecordingWriter(root, background=False) as writer:
+        add(writer, range(5))
+        rows = read(root)
+        assert seqs(rows) == list(range(5))
+        add(writer, range(5, 9))
+        assert seqs(read(root)) == list(range(9))
+    # The reference names the segment as it will be called for good.
+    assert np.array_equal(tensors.to_numpy(rows[4]), tensor(4))
+
+
+def test_arrow_batches_stay_below_their_bytes(root: Path) -> None:
+    write(root, range(40), per_segment=40, shape=(32, 32))
+    reader = batch_reader(root, payload="inline", maxBatchBytes=10_000)
+    batches = [batch for one in reader.partitions() for batch in reader.read(one)]
+    # Small ones may be put together again, but never above a mebibyte.
+    assert sum(len(batch) for batch in batches) == 40
+    assert max(batch.nbytes for batch in batches) < 1 << 20
+    large = batch_reader(root, payload="inline", maxBatchBytes=1)
+    assert sum(len(batch) for one in large.partitions() for batch in large.read(one)) == 40
+
+
+def test_gaps_are_rows_with_their_reasons(root: Path) -> None:
+    with recording.RecordingWriter(root, background=False) as writer:
+        add(writer, [0, 1, 2])
+        writer.gap(stream_id=STREAM_ID, epoch=1, first_seq=3, count=2, reason="overrun")
+        add(writer, [5, 6, 9])
+        writer.rotate()
+        add(writer, [12])
+        writer.gap(stream_id=STREAM_ID, epoch=1, first_seq=13, count=4, reason="disk_full")
+        add(writer, [0, 1], epoch=2)
+    expected = [
+        (1, 3, 2, "overrun"),
+        (1, 7, 2, "unexplained"),
+        (1, 10, 2, "unexplained"),
+        (1, 13, 4, "disk_full"),
+    ]
+    rows = read(root, includeGaps="true")
+    assert gaps(rows) == expected
+    assert seqs(rows) == [0, 1, 2, 5, 6, 9, 12, 0, 1]
+    # However it is cut into tasks, no gap is told twice or left out.
+    for parts in (2, 3, 7, 50):
+        assert sorted(gaps(read(root, includeGaps="true", minPartitions=parts))) == expected, parts
+
+
+def damage(root: Path, number: int, at: float) -> Path:
+    path = sorted(root.glob("stream=*/epoch=*/*.arrows"))[number]
+    content = bytearray(path.read_bytes())
+    content[int(len(content) * at)] ^= 0xFF
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("payload", ["inline", "ref"])
+def test_a_damaged_batch_is_an_error_that_names_it_or_a_gap(root: Path, payload: str) -> None:
+    write(root, range(30))
+    path = damage(root, 1, 0.1 if payload == "ref" else 0.95)
+    with pytest.raises(CorruptRecording, match="failOnDataLoss=false") as caught:
+        read(root, payload=payload)
+    assert path.name in str(caught.value)
+    rows = read(root, payload=payload, failOnDataLoss="false", includeGaps="true")
+    lost = [
+        seq
+        for _, first, count, reason in gaps(rows)
+        for seq in range(first, first + count)
+        if reason == "corrupt"
+    ]
+    assert lost
+    assert sorted(seqs(rows) + lost) == list(range(30))
+    assert set(lost) <= set(range(10, 20))
+
+
+def test_a_segment_that_is_gone_is_an_error_or_a_gap(root: Path) -> None:
+    write(root, range(30))
+    sorted(root.glob("stream=*/epoch=*/*.arrows"))[1].unlink()
+    with pytest.raises(CorruptRecording, match="is gone"):
+        read(root)
+    rows = read(root, failOnDataLoss="false", includeGaps="true")
+    assert gaps(rows) == [(1, 10, 10, "removed")]
+    assert seqs(rows) == [*range(10), *range(20, 30)]
+
+
+def test_what_retention_removed_is_an_error_only_if_it_was_asked_for(root: Path) -> None:
+    write(root, range(30))
+    recording.retain(root, max_bytes=half_of(root))
+    left = seqs(read(root))
+    assert left
+    assert left[0] > 0
+    start = '{"10000": {"epoch": 1, "seq": 0}}'
+    with pytest.raises(CorruptRecording, match=f"frames 0 to {left[0] - 1} were removed"):
+        read(root, startingOffsets=start)
+    rows = read(root, startingOffsets=start, failOnDataLoss="false", includeGaps="true")
+    assert gaps(rows) == [(1, 0, left[0], "removed")]
+    assert seqs(rows) == left
+
+
+def test_the_schema_has_what_the_options_ask_for(root: Path) -> None:
+    assert spark_schema(options(root)).names[-2:] == ["segment", "payload_offset"]
+    assert spark_schema(options(root, payload="inline")).names[-1] == "payload"
+    assert spark_schema(options(root, payload="none", includeGaps="true")).names[-3:] == [
+        "crc32c",
+        "gap_count",
+        "gap_reason",
+    ]

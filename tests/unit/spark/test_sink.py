@@ -1,0 +1,223 @@
+"""Into a recording, once for each batch of a query: whatever is killed, and however often Spark asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+
+from tensorpool import _native, recording
+from tensorpool.errors import ConfigError, LockHeld, NotARecording, UnfitFrames
+from tensorpool.spark import commit as committing
+from tensorpool.spark.commit import commit
+from tensorpool.spark.incoming import check_incoming, frames_of
+from tensorpool.spark.options import STREAM_WRITE, WRITE, Options
+from tensorpool.spark.sink import make_writer
+from tensorpool.spark.staging import SINKS_DIR, stage
+from tests.unit.spark.conftest import STREAM_ID, batch_reader, tensor, write
+
+KEY = "0d8a-query"
+
+
+def rows(seqs: Any, **columns: Any) -> Iterator[pa.RecordBatch]:
+    made = {
+        "stream_id": [STREAM_ID for _ in seqs],
+        "epoch": [1 for _ in seqs],
+        "seq": list(seqs),
+        "dtype": ["uint16" for _ in seqs],
+        "shape": [[4, 8] for _ in seqs],
+        "payload": [tensor(seq).tobytes() for seq in seqs],
+    }
+    yield pa.RecordBatch.from_pydict(
+        {name: values for name, values in (made | columns).items() if values is not None}
+    )
+
+
+def staged(target: Path, batch: int, *tasks: Any, **given: Any) -> list[str]:
+    options = Options({"path": str(target), **given}, STREAM_WRITE)
+    recording.RecordingWriter(target, background=False).close()
+    return [stage(target, KEY, batch, number, frames_of(one, options))[0] for number, one in enumerate(tasks)]
+
+
+def put(target: Path, batch: int, *tasks: Any, epoch: int | None = None, **given: Any) -> int:
+    return commit(target, KEY, batch, staged(target, batch, *tasks, **given), epoch=epoch, busy_ns=0)
+
+
+def recorded(target: Path, stream_id: int = STREAM_ID) -> list[tuple[int, int]]:
+    """Epoch and sequence of every frame, each compared with what was written."""
+    found = []
+    for frame in recording.open(target).frames(stream_id):
+        assert frame.valid()
+        found.append((frame.epoch, frame.seq))
+    return found
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "sink"
+
+
+def test_rows_of_any_order_and_any_task_become_one_stream(target: Path) -> None:
+    assert put(target, 0, rows([4, 1, 3]), rows([0, 2]), rows([])) == 5
+    assert recorded(target) == [(1, seq) for seq in range(5)]
+    for frame in recording.open(target).frames(STREAM_ID):
+        assert np.array_equal(frame.array, tensor(frame.seq))
+    assert put(target, 1, rows([5, 6])) == 2
+    assert len(recorded(target)) == 7
+    assert recording.verify(target).ok
+    left = [path.name for path in (target / SINKS_DIR / KEY).iterdir()]
+    assert left == ["state.json"], "nothing staged is left"
+
+
+def test_a_batch_that_is_sent_again_is_not_written_again(target: Path) -> None:
+    put(target, 7, rows(range(5)))
+    assert put(target, 7, rows(range(5))) == 0
+    assert put(target, 6, rows(range(5))) == 0
+    assert recorded(target) == [(1, seq) for seq in range(5)]
+
+
+def test_a_commit_that_is_still_at_work_is_waited_for(target: Path) -> None:
+    put(target, 0, rows([0]))
+    names = staged(target, 1, rows([1]))
+    lock = _native.FileLock(target / SINKS_DIR / KEY / "commit.lock", "an old Spark")
+    with pytest.raises(LockHeld, match="an old Spark"):
+        commit(target, KEY, 1, names, epoch=None, busy_ns=200_000_000)
+    lock.release()
+    assert commit(target, KEY, 1, names, epoch=None, busy_ns=0) == 1
+    assert recorded(target) == [(1, 0), (1, 1)]
+
+
+class Killed(BaseException):
+    """Nothing of ours catches it."""
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 12), st.booleans(), st.booleans())
+def test_a_crash_anywhere_in_a_commit_leaves_every_row_once(
+    after: int, numbered: bool, is_late: bool
+) -> None:
+    import tempfile
+
+    columns: dict[str, Any] = {} if not numbered else {"seq": None, "epoch": None}
+    given_: dict[str, Any] = {} if not numbered else {"stream": str(STREAM_ID)}
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        target = Path(directory, "sink")
+        put(target, 0, rows(range(3), **columns), **given_)
+        patch.setattr(committing, "_BATCH_ROWS", 1)
+        written = recording.RecordingWriter.write_batch
+        left = [after]
+
+        def write_batch(self: recording.RecordingWriter, frames: Any, gaps: Any = ()) -> None:
+            if left[0] == 0 and not is_late:
+                raise Killed
+            written(self, frames, gaps)
+            left[0] -= 1
+            if left[0] == 0 and is_late:
+                raise Killed
+
+        patch.setattr(recording.RecordingWriter, "write_batch", write_batch)
+        tasks = [rows(range(3, 8), **columns), rows(range(8, 13), **columns)]
+        try:
+            put(target, 1, *tasks, **given_)
+        except Killed:
+            patch.setattr(recording.RecordingWriter, "write_batch", written)
+            again = [rows(range(3, 8), **columns), rows(range(8, 13), **columns)]
+            put(target, 1, *again, **given_)
+        assert recorded(target) == [(1, seq) for seq in range(13)]
+        for frame in recording.open(target).frames(STREAM_ID):
+            assert np.array_equal(frame.array, tensor(frame.seq))
+
+
+def test_frames_without_numbers_follow_the_last_one(target: Path) -> None:
+    plain = {"seq": None, "epoch": None, "stream_id": None, "dtype": None, "shape": None}
+    put(target, 0, rows(range(3), **plain), rows(range(3, 5), **plain), stream="9")
+    put(target, 1, rows(range(5, 7), **plain), stream="9")
+    assert recorded(target, 9) == [(1, seq) for seq in range(7)]
+    frame = recording.open(target).frame(9, 4)
+    assert (frame.element_type, frame.shape) == ("uint8", (64,))
+    assert frame.payload.tobytes() == tensor(4).tobytes()
+    put(target, 2, rows(range(2), **plain), stream="9", epoch=3)
+    assert recorded(target, 9)[-2:] == [(3, 0), (3, 1)]
+
+
+def test_rows_by_reference_are_copied_from_their_segments(root: Path, target: Path) -> None:
+    write(root, range(20), shape=(3, 5))
+    reader = batch_reader(root)
+    batches = (batch for one in reader.partitions() for batch in reader.read(one))
+    assert put(target, 0, (batch.slice(2, 5) for batch in batches)) == 5
+    assert recorded(target) == [(1, seq) for seq in range(2, 7)]
+    original, copy = recording.open(root).frame(STREAM_ID, 4), recording.open(target).frame(STREAM_ID, 4)
+    assert copy.payload.tobytes() == original.payload.tobytes()
+    assert (copy.receive_time_ns, copy.timestamp_ns) == (original.receive_time_ns, original.timestamp_ns)
+
+
+def test_a_recording_only_grows(target: Path) -> None:
+    put(target, 0, rows([5, 6]))
+    with pytest.raises(UnfitFrames, match="frame 3 of epoch 1 comes after frame 6"):
+        put(target, 1, rows([3, 8]))
+    with pytest.raises(UnfitFrames, match="frame 9 is there twice"):
+        put(target, 2, rows([9]), rows([9]))
+    assert recorded(target) == [(1, 5), (1, 6)]
+
+
+def test_a_stream_that_someone_writes_is_waited_for_and_named(target: Path) -> None:
+    names = staged(target, 0, rows([1]))
+    with recording.RecordingWriter(target, background=False, holder="recorder") as writer:
+        writer.append(tensor(0), stream_id=STREAM_ID, epoch=1, seq=0)
+        with pytest.raises(LockHeld, match="recorder"):
+            commit(target, KEY, 0, names, epoch=None, busy_ns=200_000_000)
+    assert commit(target, KEY, 0, names, epoch=None, busy_ns=0) == 1
+
+
+def struct(**kinds: Any) -> StructType:
+    made = StructType()
+    for name, kind in kinds.items():
+        made = made.add(name, kind)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("schema", "given_", "words"),
+    [
+        (struct(payload=BinaryType()), {}, "which stream?"),
+        (struct(payload=BinaryType(), pay_load=LongType()), {}, "no column pay_load; did you mean payload?"),
+        (
+            struct(payload=StringType(), stream_id=LongType()),
+            {},
+            "column payload has to be binary, not string",
+        ),
+        (struct(seq=LongType(), stream_id=LongType()), {}, "there is nothing to write"),
+        (struct(seq=LongType(), payload=BinaryType()), {"stream": "1"}, "rows have seq and no epoch"),
+        (struct(gap_count=LongType(), payload=BinaryType()), {"stream": "1"}, "gap rows are not written"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named_before_anything_runs(
+    target: Path, schema: StructType, given_: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_incoming(schema, Options({"path": str(target), **given_}, WRITE))
+    assert words in str(caught.value)
+
+
+def test_overwriting_and_foreign_directories_are_refused(tmp_path: Path) -> None:
+    fine = struct(payload=BinaryType(), stream_id=LongType())
+    with pytest.raises(ConfigError, match="a recording only grows"):
+        make_writer(Options({"path": str(tmp_path)}, WRITE), fine, overwrite=True)
+    (tmp_path / "letters.txt").write_text("dear")
+    with pytest.raises(NotARecording, match=r"letters\.txt"):
+        make_writer(Options({"path": str(tmp_path)}, WRITE), fine, overwrite=False)
+
+
+def test_a_bad_row_is_named(target: Path) -> None:
+    options = Options({"path": str(target)}, WRITE)
+    with pytest.raises(ValueError, match="stream 10000, epoch 1, frame 3: the row has no payload"):
+        list(frames_of(rows([3], payload=[None]), options))
+    with pytest.raises(ValueError, match="frame 3: element type 'float128'"):
+        list(frames_of(rows([3], dtype=["float128"]), options))
