@@ -1,0 +1,14 @@
+"""The bridge: streams of one host in the shared memory of another, over Aeron UDP."""
+
+from .agent import BridgeAgent
+from .config import BridgeSettings, MappingSettings, ProfileSettings
+from .fallback import Fallback, FallbackUri
+
+__all__ = [
+    "BridgeAgent",
+    "BridgeSettings",
+    "Fallback",
+    "FallbackUri",
+    "MappingSettings",
+    "ProfileSettings",
+]

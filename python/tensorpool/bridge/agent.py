@@ -1,0 +1,134 @@
+"""A bridge instance at work: frames move on native threads, words about them in the turns here."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from typing import Any, Final
+
+from ..clock import SYSTEM_CLOCK, Clock
+from ..context.context import Context
+from ..errors import ClosedError, ConfigError, RoleFailed
+from ..runtime.aeron_counters import AeronExposure
+from ..runtime.config import Secret
+from ..service import ServiceAgent
+from .checks import neighbour_faults
+from .config import BridgeSettings
+from .counters import BridgeCounters
+from .receiving import Receiving
+from .routes import routes_of
+from .sending import Sending
+from .service import BridgeService
+
+_LOG = logging.getLogger(__name__)
+_RECENT_NS: Final = 50_000_000
+
+
+class BridgeAgent:
+    """Give it to a `Runner`, or to `run_role`. The context is the caller's."""
+
+    name = "bridge"
+
+    def __init__(
+        self,
+        ctx: Context,
+        settings: BridgeSettings,
+        *,
+        service_token: Secret | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.settings = settings
+        self.counters = BridgeCounters(instance=settings.instance_id)
+        self._ctx = ctx
+        self._clock = clock
+        self._token = service_token
+        self._stack = ExitStack()
+        self._parts: tuple[Sending, Receiving] | None = None
+        self._rows: list[dict[str, Any]] = []
+        self._rows_ns = 0
+
+    def on_start(self) -> None:
+        """Takes everything up. Raises ConfigError for ids that this host uses for something else."""
+        for key, reason in neighbour_faults(self.settings, ids_in_use(self._ctx)):
+            raise ConfigError(f"bridge.{key}: {reason}")
+        routes = routes_of(self.settings)
+        common = (self.counters, self._clock)
+        sending = Sending(self._ctx, self.settings, [one for one in routes if one.sends], *common)
+        self._stack.callback(sending.close)
+        receiving = Receiving(self._ctx, self.settings, [one for one in routes if not one.sends], *common)
+        self._stack.callback(receiving.close)
+        self._parts = (sending, receiving)
+        self.counters.mappings.set(len(routes))
+        self._service = ServiceAgent(
+            BridgeService(self, instance=self.settings.instance_id, token=self._token),
+            self._ctx._conductor,
+            self._ctx.service_streams,
+            clock=self._clock,
+        )
+        self._stack.callback(self._service.on_close)
+        self._shown = AeronExposure(self._ctx._conductor, self.counters, clock=self._clock)
+        self._stack.callback(self._shown.on_close)
+        self._bind()
+        _LOG.info("bridge %s: %s", self.settings.instance_id, "; ".join(str(route) for route in routes))
+
+    def _bind(self) -> None:
+        def total(key: str, of: str) -> int:
+            return sum(row[key] for row in self._recent_rows() if row["direction"] == of)
+
+        self.counters.sent.bind(lambda: total("sent", "send"))
+        self.counters.delivered.bind(lambda: total("delivered", "receive"))
+        self.counters.bytes.bind(lambda: sum(row["bytes"] for row in self._recent_rows()))
+        self.counters.dropped.bind(
+            lambda: sum(
+                sum(row["dropped"].values()) + sum(row.get("incomplete", {}).values())
+                for row in self._recent_rows()
+            )
+        )
+
+    def _recent_rows(self) -> list[dict[str, Any]]:
+        """For totals that are shown ten times a second: a hundred mappings are not read for each of them."""
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._rows_ns > _RECENT_NS:
+            self._rows, self._rows_ns = self.rows(), now_ns
+        return self._rows
+
+    def do_work(self) -> int:
+        sending, receiving = self._running
+        if (why := sending.failure()) is not None:
+            raise RoleFailed(f"the media driver refuses a channel: {why}; check the channels of [bridge]")
+        return sending.do_work() + receiving.do_work() + self._service.do_work() + self._shown.do_work()
+
+    def is_ready(self) -> bool:
+        sending, receiving = self._running
+        return sending.is_ready() and receiving.is_ready() and self._service.is_ready()
+
+    def on_close(self) -> None:
+        self._parts = None
+        self._stack.close()
+
+    @property
+    def _running(self) -> tuple[Sending, Receiving]:
+        if self._parts is None:
+            raise ClosedError("the bridge has not started, or has ended")
+        return self._parts
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every mapping and how it stands."""
+        if self._parts is None:
+            return []
+        sending, receiving = self._parts
+        return [*sending.rows(), *receiving.rows()]
+
+
+def ids_in_use(ctx: Context) -> dict[str, int]:
+    """What this host's programs use stream ids for."""
+    ids, services = ctx.stream_ids, ctx.service_streams
+    return {
+        "the driver's control stream": ids.control,
+        "the announce stream": ids.announce,
+        "the descriptor stream": ids.descriptor,
+        "the QoS stream": ids.qos,
+        "the metadata stream": ids.metadata,
+        "the services' control stream": services.control,
+        "the services' status stream": services.status,
+    }

@@ -1,0 +1,22 @@
+"""A pair of hosts for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.bridge.hosts import Pair, free_port, open_host
+
+
+@pytest.fixture
+def pair(aeron_dir: Path, shm_base: Path, wait_until: Callable[..., Any]) -> Iterator[Pair]:
+    with ExitStack() as stack:
+        here = open_host("here", Path(f"{aeron_dir}-a"), shm_base / "a", stack)
+        there = open_host("there", Path(f"{aeron_dir}-b"), shm_base / "b", stack)
+        yield Pair(here, there, (free_port(), free_port(), free_port()), wait_until)
+    for name in ("a", "b"):
+        (shm_base / name).rmdir()

@@ -1,0 +1,194 @@
+"""A lossy network costs whole frames, never a wrong byte, and every frame is accounted for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorpool as tp
+from tensorpool.bridge import BridgeAgent
+from tests.integration.bridge.hosts import DEADLINE_S, Pair, channel, flows, row, settings_of
+from tests.integration.bridge.relay import Relay, Weather
+
+FRAME_BYTES = 40_000
+
+
+def content(seq: int, size: int = FRAME_BYTES) -> np.ndarray:
+    return ((np.arange(size, dtype=np.uint32) * 7 + seq * 31) >> 2).astype(np.uint8)
+
+
+@dataclass
+class Line:
+    """A bridge over a relay."""
+
+    producer: tp.Producer
+    consumer: tp.Consumer
+    sender: BridgeAgent
+    receiver: BridgeAgent
+    relay: Relay
+    wait_until: Callable[..., Any]
+    seqs: list[int] = field(default_factory=list)
+
+    def send(self, count: int) -> None:
+        """One at a time, each when the one before has left: what is overwritten at the source would be the
+        sender's loss, not the network's."""
+        for _ in range(count):
+            self.producer.offer(content(self.producer.next_seq))
+            deadline = time.monotonic() + DEADLINE_S
+            while row(self.sender)["published"] < self.producer.next_seq:
+                assert time.monotonic() < deadline, row(self.sender)
+                time.sleep(0.0005)
+            self.receive()
+
+    def receive(self) -> list[int]:
+        """All that has arrived so far; every byte of it is right."""
+        for frame in self.consumer.poll(1024):
+            with frame:
+                assert np.array_equal(frame.array, content(frame.seq)), frame.seq
+            self.seqs.append(frame.seq)
+        return self.seqs
+
+    def settle(self, sent: int) -> dict[str, Any]:
+        """Waits until the sender has told all, and nothing is being put together any more."""
+
+        def told() -> Any:
+            ledger = row(self.receiver)["ledger"]
+            return ledger if ledger is not None and ledger["published"] == sent else None
+
+        self.wait_until(told, timeout=DEADLINE_S)
+        last = (-1, -1)
+
+        def is_quiet() -> bool:
+            nonlocal last
+            now = (row(self.receiver)["chunks"], row(self.receiver)["delivered"])
+            quiet, last = now == last, now
+            time.sleep(0.4)
+            return quiet
+
+        self.wait_until(is_quiet, timeout=DEADLINE_S)
+        ledger: dict[str, Any] = row(self.receiver)["ledger"]
+        return ledger
+
+
+@contextmanager
+def line(
+    pair: Pair,
+    ids: Callable[[], int],
+    weather: Weather,
+    *,
+    seed: int = 1,
+    reliable: bool = True,
+    **words: Any,
+) -> Iterator[Line]:
+    source, dest = ids(), ids()
+    payload, control, _ = pair.ports
+    mapping = {"source_stream_id": source, "dest_stream_id": dest}
+    common = {"control_channel": channel(control), "forward_metadata": False, "mappings": [mapping], **words}
+    with Relay(payload, weather, seed) as relay:
+        extra = () if reliable else ("reliable=false",)
+        receiver = pair.there.bridge(
+            settings_of(
+                instance_id="there",
+                direction="receive",
+                payload_channel=channel(payload, *extra),
+                **common,
+            )
+        )
+        sender = pair.here.bridge(
+            settings_of(instance_id="here", direction="send", payload_channel=channel(relay.port), **common)
+        )
+        producer = pair.here.context.producer(source, pools=["64KiB"], nslots=256)
+        consumer = pair.there.context.consumer(dest)
+        pair.wait_until(lambda: flows(sender, receiver, producer, consumer), timeout=DEADLINE_S)
+        yield Line(producer, consumer, sender, receiver, relay, pair.wait_until)
+        # The far end of the relay goes after the ends that speak through it.
+        for host in (pair.here, pair.there):
+            host.bridges[-1].close()
+
+
+@pytest.mark.requirement("bridge-5.3-1")
+@pytest.mark.parametrize("loss", [0.001, 0.01, 0.05])
+def test_losses_are_mended_where_aeron_retransmits(
+    pair: Pair, free_stream_ids: Callable[[], int], loss: float
+):
+    with line(pair, free_stream_ids, Weather(drop=loss), assembly_timeout_ms=5000) as bridged:
+        bridged.send(100)
+        bridged.wait_until(lambda: row(bridged.receiver)["delivered"] == 100, timeout=DEADLINE_S)
+        ledger = bridged.settle(100)
+        assert bridged.receive() == list(range(100))
+        assert ledger["dropped"] == {"sender": 0, "network": 0, "receiver": 0}
+        assert bridged.relay.passed > 100 * FRAME_BYTES // 1280
+
+
+@pytest.mark.requirement("bridge-5.3-1")
+@pytest.mark.parametrize("loss", [0.001, 0.01, 0.05])
+def test_losses_cost_whole_frames_where_it_does_not(
+    pair: Pair, free_stream_ids: Callable[[], int], loss: float
+):
+    with line(pair, free_stream_ids, Weather(drop=loss), reliable=False) as bridged:
+        bridged.send(200)
+        ledger = bridged.settle(200)
+        seqs = bridged.receive()
+        delivered = row(bridged.receiver)["delivered"]
+        assert len(seqs) == delivered
+        assert seqs == sorted(set(seqs))
+        assert ledger["delivered"] == delivered
+        assert ledger["dropped"] == {"sender": 0, "network": 200 - delivered, "receiver": 0}
+        assert ledger["exact"]
+        if loss > 0.001:
+            assert bridged.relay.dropped > 0
+            assert delivered < 200
+
+
+@pytest.mark.requirement("bridge-5.2-17", "bridge-5.2-18")
+def test_reordered_and_repeated_datagrams_change_nothing(pair: Pair, free_stream_ids: Callable[[], int]):
+    weather = Weather(reorder=0.05, repeat=0.05)
+    with line(pair, free_stream_ids, weather, assembly_timeout_ms=5000) as bridged:
+        bridged.send(100)
+        bridged.wait_until(lambda: row(bridged.receiver)["delivered"] == 100, timeout=DEADLINE_S)
+        assert bridged.receive() == list(range(100))
+        assert bridged.relay.reordered > 0 < bridged.relay.repeated
+
+
+def test_corrupt_datagrams_never_become_a_frame_where_there_are_checksums(
+    pair: Pair, free_stream_ids: Callable[[], int]
+):
+    with line(pair, free_stream_ids, Weather(corrupt=0.01), integrity=True) as bridged:
+        bridged.send(200)
+        ledger = bridged.settle(200)
+        seqs = bridged.receive()
+        refused = row(bridged.receiver)["refused"]["checksum"]
+        assert refused == bridged.relay.corrupted > 0
+        assert ledger["dropped"]["network"] == 200 - len(seqs) > 0
+        assert ledger["dropped"]["sender"] == ledger["dropped"]["receiver"] == 0
+
+
+def test_a_cut_longer_than_the_time_limit_costs_what_was_in_it_and_no_more(
+    pair: Pair, free_stream_ids: Callable[[], int]
+):
+    with line(pair, free_stream_ids, Weather()) as bridged:
+        bridged.send(20)
+        bridged.wait_until(lambda: row(bridged.receiver)["delivered"] == 20, timeout=DEADLINE_S)
+        bridged.relay.cut()
+        bridged.send(20)
+        time.sleep(0.5)
+        bridged.relay.mend()
+
+        def goes_on() -> bool:
+            bridged.send(1)
+            return bool(row(bridged.receiver)["delivered"] > 25)
+
+        bridged.wait_until(goes_on, timeout=DEADLINE_S)
+        sent = bridged.producer.next_seq
+        ledger = bridged.settle(sent)
+        delivered = row(bridged.receiver)["delivered"]
+        assert len(bridged.receive()) == delivered
+        assert ledger["published"] == sent
+        assert ledger["delivered"] == delivered
+        assert sum(ledger["dropped"].values()) == sent - delivered

@@ -1,0 +1,200 @@
+"""Every mistake in a bridge's configuration is named with its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorpool.bridge import BridgeSettings
+from tensorpool.bridge.checks import neighbour_faults
+from tensorpool.bridge.routes import Endpoint, routes_of
+from tensorpool.errors import InvalidConfig
+from tensorpool.runtime.config import Config
+
+PAYLOAD, CONTROL, METADATA = (f"aeron:udp?endpoint=10.0.0.2:{port}" for port in (40100, 40101, 40102))
+EXAMPLE = Path(__file__).parents[3] / "examples" / "bridge" / "bridge.toml"
+
+
+def mapping(source: int = 10_000, dest: int = 50_000, **words: Any) -> dict[str, Any]:
+    return {"source_stream_id": source, "dest_stream_id": dest, **words}
+
+
+def load(*mappings: dict[str, Any], **words: Any) -> BridgeSettings:
+    table = {
+        "instance_id": "lab",
+        "payload_channel": PAYLOAD,
+        "control_channel": CONTROL,
+        "metadata_channel": METADATA,
+        "mappings": list(mappings or [mapping()]),
+        **words,
+    }
+    loaded: BridgeSettings = Config.load(BridgeSettings, tables={"bridge": table}, environ={})[BridgeSettings]
+    return loaded
+
+
+def problems(*mappings: dict[str, Any], **words: Any) -> list[tuple[str | None, str]]:
+    with pytest.raises(InvalidConfig) as caught:
+        load(*mappings, **words)
+    return [(problem.key, problem.reason) for problem in caught.value.problems]
+
+
+def test_what_is_not_given_is_as_the_specification_says():
+    settings = load()
+    assert settings.max_chunk_bytes == 65_535
+    assert settings.max_payload_bytes == 1 << 30
+    assert settings.assembly_timeout_ms == 250
+    assert settings.forward_metadata
+    assert not settings.forward_qos
+    assert not settings.forward_progress
+    assert settings.dest_stream_id_range is None
+    assert settings.mtu_bytes is None
+    assert settings.chunk_bytes is None
+    assert (settings.payload_stream_id, settings.control_stream_id, settings.metadata_stream_id) == (
+        3000,
+        3001,
+        3002,
+    )
+
+
+@pytest.mark.parametrize("key", ["instance_id", "payload_channel", "control_channel", "mappings"])
+def test_what_is_required_is_missed(key: str):
+    table: dict[str, Any] = {
+        "instance_id": "lab",
+        "payload_channel": PAYLOAD,
+        "control_channel": CONTROL,
+        "forward_metadata": False,
+        "mappings": [mapping()],
+    }
+    del table[key]
+    with pytest.raises(InvalidConfig, match=f"bridge.{key}"):
+        Config.load(BridgeSettings, tables={"bridge": table}, environ={})
+
+
+@pytest.mark.requirement("bridge-10-1")
+def test_the_example_passes():
+    settings = Config.load(BridgeSettings, file=EXAMPLE, environ={})[BridgeSettings]
+    assert routes_of(settings)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("payload_channel", "aeron:ipc"),
+        ("control_channel", "aeron:udp?mtu=1408"),
+        ("metadata_channel", "udp://10.0.0.2"),
+        ("mtu_bytes", 100),
+        ("mtu_bytes", 1401),
+        ("chunk_bytes", 0),
+        ("max_chunk_bytes", 65_536),
+        ("max_payload_bytes", (1 << 30) + 1),
+        ("assembly_timeout_ms", 0),
+        ("dest_stream_id_range", "59999-50000"),
+        ("control_stream_id", 3000),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(key: str, value: object):
+    shared = {"control_channel": PAYLOAD} if key == "control_stream_id" else {}
+    assert f"bridge.{key}" in [found for found, _ in problems(**{key: value, **shared})]
+
+
+def test_a_range_may_be_text_or_two_numbers():
+    text, numbers = load(dest_stream_id_range="50000-59999"), load(dest_stream_id_range=[50_000, 59_999])
+    assert text == numbers
+
+
+@pytest.mark.requirement("bridge-7.1-4")
+def test_metadata_without_a_channel_fails_at_the_start():
+    [(key, reason)] = problems(metadata_channel="")
+    assert key == "bridge.metadata_channel"
+    assert "forward_metadata = false" in reason
+    settings = load(metadata_channel="", forward_metadata=False)
+    assert routes_of(settings)[0].metadata is None
+    own = load(mapping(metadata_channel=METADATA), metadata_channel="")
+    assert routes_of(own)[0].metadata == Endpoint(METADATA, 3002)
+
+
+@pytest.mark.requirement("bridge-9-8", "bridge-9-9")
+@pytest.mark.parametrize("flag", ["forward_progress", "forward_qos"])
+@pytest.mark.parametrize("missing", ["source_control_stream_id", "dest_control_stream_id"])
+def test_forwarding_needs_both_control_streams(flag: str, missing: str):
+    ids = {"source_control_stream_id": 1000, "dest_control_stream_id": 1000}
+    assert routes_of(load(mapping(**ids), **{flag: True}))
+    [(key, reason)] = problems(mapping(**(ids | {missing: 0})), **{flag: True})
+    assert key == f"bridge.{flag}"
+    assert f"mappings[0].{missing}" in reason
+
+
+@pytest.mark.requirement("bridge-2.3-1")
+def test_a_stream_is_not_brought_back_into_itself():
+    out = mapping(1000, 2000, direction="send")
+    other = "aeron:udp?endpoint=10.0.0.1:40100"
+    back = mapping(2000, 1000, direction="receive", payload_channel=other)
+    [(key, reason)] = problems(out, back)
+    assert key == "bridge.mappings"
+    assert "a loop" in reason
+    assert routes_of(load(out, mapping(3000, 1001, direction="receive", payload_channel=other)))
+
+
+@pytest.mark.requirement("bridge-2.3-1", "bridge-2.3-2")
+def test_ids_tell_everything_on_a_channel_apart():
+    [(key, reason)] = problems(mapping(1, 2), mapping(1, 3))
+    assert (key, "mappings[1].source_stream_id 1" in reason) == ("bridge.mappings", True)
+    [(key, reason)] = problems(mapping(1, 3), mapping(2, 3), direction="receive")
+    assert (key, "mappings[1].dest_stream_id 3" in reason) == ("bridge.mappings", True)
+    both = (mapping(1, 2, direction="send"), mapping(3, 4, direction="receive"))
+    [(key, reason)] = problems(*both)
+    assert (key, "mappings[1]" in reason) == ("bridge.payload_stream_id", True)
+    assert routes_of(load(both[0], {**both[1], "payload_stream_id": 3010}))
+
+
+@pytest.mark.requirement("bridge-4-1", "bridge-4-4", "bridge-10-2")
+def test_dynamic_destinations_need_a_range_of_their_own():
+    [(key, reason)] = problems(mapping(dest=0), direction="receive")
+    assert (key, "mappings[0].dest_stream_id is 0" in reason) == ("bridge.dest_stream_id_range", True)
+    words: dict[str, Any] = {"direction": "receive", "dest_stream_id_range": "50000-50001"}
+    assert routes_of(load(mapping(dest=0), **words))
+    [(key, reason)] = problems(*(mapping(source, 0) for source in (1, 2, 3)), **words)
+    assert (key, reason) == ("bridge.dest_stream_id_range", "has 2 ids for 3 mappings")
+    for clash in (
+        {"mappings": [mapping(dest=50_000)]},
+        {"mappings": [mapping(dest=1, metadata_stream_id=50_001)]},
+        {"mappings": [mapping(dest=1, source_control_stream_id=50_001)]},
+        {"metadata_stream_id": 50_000, "mappings": [mapping(dest=1)]},
+    ):
+        [(key, reason)] = problems(**(words | clash))
+        assert (key, reason.startswith("holds 5000")) == ("bridge.dest_stream_id_range", True)
+
+
+@pytest.mark.requirement("bridge-4-4", "bridge-10-2")
+def test_destinations_keep_off_what_the_host_uses():
+    settings = load(mapping(dest=1100), direction="receive", dest_stream_id_range="1000-1001")
+    in_use = {"the control stream": 1000, "the descriptor stream": 1100, "another": 7}
+    assert list(neighbour_faults(settings, in_use)) == [
+        ("dest_stream_id_range", "holds 1000, which is the control stream"),
+        ("mappings", "mappings[0].dest_stream_id 1100: that is the descriptor stream"),
+    ]
+
+
+def test_a_profile_must_be_known():
+    [(key, reason)] = problems(mapping(profile="big"))
+    assert (key, "mappings[0].profile 'big'" in reason) == ("bridge.mappings", True)
+    assert routes_of(load(mapping(profile="big"), profiles=[{"name": "big", "pools": ["1MiB"]}]))
+    assert problems(mapping(profile="big"), profiles=[{"name": "big", "pools": ["3MiB"]}])
+
+
+def test_one_file_serves_both_ends():
+    table: dict[str, Any] = {
+        "mappings": [mapping(), mapping(2, 3, direction="receive", payload_stream_id=3010)]
+    }
+    assert [route.direction for route in routes_of(load(**table))] == ["send", "receive"]
+    sends, receives = (routes_of(load(direction=way))[0] for way in ("send", "receive"))
+    assert (sends.sends, receives.sends) == (True, False)
+    assert sends.payload == receives.payload
+
+
+def test_no_mappings_is_a_mistake():
+    assert problems(mappings=[]) == [
+        ("bridge.mappings", "is empty: there is nothing to do; add a [[bridge.mappings]]")
+    ]
