@@ -5,7 +5,7 @@ from .config import DEFAULT_NSLOTS, DriverSettings, StreamSettings
 from .embedded import EmbeddedDriver
 from .leases import LeaseState
 from .lock import Holder, place_of, read_holder
-from .presence import other_driver
+from .presence import other_driver, place_on
 
 __all__ = [
     "DEFAULT_NSLOTS",
@@ -17,5 +17,6 @@ __all__ = [
     "StreamSettings",
     "other_driver",
     "place_of",
+    "place_on",
     "read_holder",
 ]

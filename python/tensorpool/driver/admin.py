@@ -58,6 +58,7 @@ class DriverService(Service, name="driver"):
             "bytes": state.records.total_bytes,
             "quota": settings.quota_bytes,
             "counters": agent.counters.snapshot(),
+            "discovery": agent.discovery_counters(),
         }
 
     @command
@@ -87,6 +88,7 @@ class DriverService(Service, name="driver"):
         pools: list[str | int] | None = None,
         name: str | None = None,
         tags: list[str] | None = None,
+        data_source_id: int | str | None = None,
     ) -> dict[str, Any]:
         """Says what a stream is to look like before somebody attaches to it. Saying it again is harmless."""
         agent = self._agent
@@ -97,6 +99,7 @@ class DriverService(Service, name="driver"):
             pools=pools,
             name=name,
             tags=tags,
+            data_source_id=None if data_source_id is None else _number("data_source_id", data_source_id),
         )
         agent.do(actions)
         if isinstance(plan, Refusal):
@@ -143,6 +146,7 @@ class DriverService(Service, name="driver"):
             "stream_id": plan.stream_id,
             "name": plan.name,
             "tags": list(plan.tags),
+            "data_source_id": None if plan.data_source_id is None else str(plan.data_source_id),
             "kind": "static" if plan.is_static else "dynamic",
             "nslots": plan.layout.nslots,
             "pools": list(plan.layout.strides),

@@ -12,10 +12,11 @@ import secrets
 from collections import deque
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
+from ..discovery.config import DiscoverySettings
 from ..errors import ClosedError, RegionRejected
 from ..runtime.aeron_counters import GAUGE_TYPE_ID, AeronExposure
 from ..runtime.agent import AgentFinished
@@ -42,6 +43,7 @@ from .config import DriverSettings
 from .counters import DriverCounters
 from .decisions import log_decision
 from .directories import group_id, owner_id
+from .discovery import EmbeddedDiscovery
 from .lock import DriverLock, Holder, place_of
 from .plan import Plan
 from .presence import presence_label, refuse_beside_another
@@ -83,6 +85,7 @@ class DriverAgent:
         service_token: Secret | None,
         announce_period_ns: int,
         embedded: bool,
+        discovery: DiscoverySettings | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.settings = settings
@@ -98,6 +101,7 @@ class DriverAgent:
         self.conductor = conductor
         self.service_streams = service_streams
         self.service_token = service_token
+        self.discovery = discovery or DiscoverySettings()
         self._parts: _Running | None = None
         self._waiting: deque[bytes] = deque()
         self._stop: Stop | None = None
@@ -148,6 +152,7 @@ class DriverAgent:
         if parts is None:
             return False
         is_open = parts.has_caught_up and parts.control.is_ready and parts.service.is_ready()
+        is_open &= parts.discovery.is_ready
         # Who wants the files from the start wants to know when they are there.
         return is_open and (not self.settings.recreate_at_start or parts.storage.is_idle)
 
@@ -163,7 +168,7 @@ class DriverAgent:
             work += 1
         self._do(parts.state.on_tick(now_ns, drained=drained))
         parts.keep_house(now_ns)
-        work += parts.service.do_work()
+        work += parts.service.do_work() + parts.discovery.do_work(now_ns)
         parts.exposure.do_work()
         work += self._publish(parts)
         if self._stop is not None:
@@ -183,6 +188,8 @@ class DriverAgent:
         for _ in range(_MAX_POLLS):
             messages = parts.requests.poll(_POLL_LIMIT)
             for message in messages:
+                if parts.discovery.accept(message, now_ns):
+                    continue
                 actions = parts.state.on_message(message, now_ns)
                 self._do(actions)
                 work += bool(actions)
@@ -210,6 +217,10 @@ class DriverAgent:
         """Does what a command came to."""
         self._do(actions)
 
+    def discovery_counters(self) -> dict[str, Any]:
+        """What discovery has counted."""
+        return dict(self._running.discovery.counters.snapshot())
+
     def stop(self, text: str) -> None:
         """An orderly end after this turn."""
         self._stop = self._stop or Stop(ShutdownReason.ADMIN, text)
@@ -228,9 +239,12 @@ class DriverAgent:
                 case Announce() as announce:
                     failure = parts.announce(announce)
                     now_ns = self.clock.monotonic_ns()
+                    if failure is None:
+                        parts.discovery.announced(announce, now_ns)
                     todo.extend(parts.state.on_announced(announce.stream_id, failure, now_ns))
                 case Silence(stream_id):
                     parts.beacons.remove(stream_id)
+                    parts.discovery.silenced(stream_id)
                 case SaveProvisions():
                     parts.has_unsaved = True
                 case Stop() as stop:
@@ -304,6 +318,8 @@ class _Running:
             stack.callback(self.control.close)
             self.requests = _native.Subscription(conductor, _TETHERED_CHANNEL, control)
             stack.callback(self.requests.close)
+            self.discovery = EmbeddedDiscovery(agent, self.state.plan)
+            stack.callback(self.discovery.close)
             service = DriverService(agent, instance=settings.instance_id or None, token=agent.service_token)
             self.service = ServiceAgent(service, conductor, agent.service_streams, clock=agent.clock)
             stack.callback(self.service.on_close)

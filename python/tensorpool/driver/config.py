@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ..discovery.endpoints import channels_fault
+from ..discovery.words import MAX_DATA_SOURCE_ID
 from ..errors import ConfigError
 from ..runtime.config import DurationNs, FileMode, Secret, SizeBytes, parse_duration, setting, settings, table
 from ..shm import parse_pools, parse_size
@@ -71,6 +73,12 @@ class StreamSettings:
         "Size classes of payloads, each a power of two.", default=DEFAULT_STRIDES, check=pools_fault
     )
     tags: tuple[str, ...] = setting("Words to find it by.", default=(), check=_all_visible)
+    data_source_id: int | None = setting(
+        "A number to find it by, as a catalogue of sources has it.",
+        default=None,
+        minimum=0,
+        maximum=MAX_DATA_SOURCE_ID,
+    )
     owner: str | None = setting(
         "The user whom the files belong to; takes a driver that is root.", default=None
     )
@@ -153,6 +161,12 @@ class DriverSettings:
         "ShmDriverShutdownRequest must carry it. Guards against accidents: who can open the media driver's "
         "directory can read the stream. None: nobody can stop the driver by message.",
         default=None,
+    )
+    announce_to: tuple[str, ...] = setting(
+        "Channels on which announces and metadata are said again, for registries on other machines, as in "
+        "`aeron:udp?endpoint=registry.example.org:40125`.",
+        default=(),
+        check=channels_fault,
     )
     streams: tuple[StreamSettings, ...] = setting("Streams that it always has.", default=())
 

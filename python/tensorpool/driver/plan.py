@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from ..discovery.words import MAX_DATA_SOURCE_ID
 from ..errors import ConfigError
 from ..runtime.config import format_size
 from ..sbe.wire import ResponseCode
@@ -65,6 +66,7 @@ class StreamPlan:
     is_static: bool
     name: str = ""
     tags: tuple[str, ...] = ()
+    data_source_id: int | None = None
     access: Access = _PRIVATE
     quota_bytes: int | None = None
     max_leases: int | None = None
@@ -124,6 +126,7 @@ class Plan:
         pools: Any = None,
         name: Any = None,
         tags: Any = None,
+        data_source_id: Any = None,
     ) -> StreamPlan | Refusal:
         """The stream as somebody wants it; what they leave out stays as it is, or is the default. The
         arguments come from outside and may be anything. Nothing is taken over yet."""
@@ -134,7 +137,7 @@ class Plan:
         layout = _parsed(before, nslots, pools)
         if isinstance(layout, Refusal):
             return layout
-        fault = _name_fault(name) or _tags_fault(tags)
+        fault = _name_fault(name) or _tags_fault(tags) or _source_fault(data_source_id)
         if fault is not None:
             return Refusal(ResponseCode.INVALID_PARAMS, fault)
         if known is not None and known.is_static:
@@ -148,6 +151,7 @@ class Plan:
             layout=layout,
             name=base.name if name is None else name,
             tags=base.tags if tags is None else tuple(tags),
+            data_source_id=base.data_source_id if data_source_id is None else data_source_id,
         )
 
     def _dynamic(self, stream_id: int) -> StreamPlan:
@@ -193,6 +197,7 @@ class Plan:
                 "pools": list(one.layout.strides),
                 "name": one.name,
                 "tags": list(one.tags),
+                "data_source_id": one.data_source_id,
             }
             for one in self.dynamic()
         ]
@@ -220,7 +225,7 @@ class Plan:
         if known is not None and known.is_static:
             # It was made static since: the configuration has the last word.
             return None
-        words = {name: entry.get(name) for name in ("nslots", "pools", "name", "tags")}
+        words = {name: entry.get(name) for name in ("nslots", "pools", "name", "tags", "data_source_id")}
         found = self.proposed(stream_id, **words)
         return f"stream {stream_id}: {found.reason}" if isinstance(found, Refusal) else found
 
@@ -232,6 +237,7 @@ def _static(one: StreamSettings, settings: DriverSettings) -> StreamPlan:
         is_static=True,
         name=one.name,
         tags=one.tags,
+        data_source_id=one.data_source_id,
         access=Access(
             one.owner, one.group or settings.group, settings.mode if one.mode is None else one.mode
         ),
@@ -260,9 +266,9 @@ def _parsed(before: Layout, nslots: Any, pools: Any) -> Layout | Refusal:
 
 
 def _name_fault(name: Any) -> str | None:
-    if name is None or (isinstance(name, str) and name.isprintable() and len(name) <= _MAX_NAME):
+    if name is None or (isinstance(name, str) and name.isprintable() and len(name.encode()) <= _MAX_NAME):
         return None
-    return f"name {name!r}: use up to {_MAX_NAME} visible characters"
+    return f"name {name!r}: use up to {_MAX_NAME} bytes of visible characters"
 
 
 def _tags_fault(tags: Any) -> str | None:
@@ -271,3 +277,9 @@ def _tags_fault(tags: Any) -> str | None:
     if not isinstance(tags, list | tuple) or len(tags) > _MAX_TAGS:
         return f"tags {tags!r}: use a list of up to {_MAX_TAGS} words"
     return next((fault for one in tags if (fault := _name_fault(one or 0)) is not None), None)
+
+
+def _source_fault(number: Any) -> str | None:
+    if number is None or (type(number) is int and 0 <= number <= MAX_DATA_SOURCE_ID):
+        return None
+    return f"data_source_id {number!r}: use a whole number from 0 to {MAX_DATA_SOURCE_ID}"

@@ -46,6 +46,19 @@ def other_driver(aeron_dir: str, control_stream_id: int) -> Holder | None:
     return None
 
 
+def place_on(aeron_dir: str, control_stream_id: int) -> str | None:
+    """The namespace, with the instance id where there is one, of the driver on that control stream."""
+    try:
+        counters = read_aeron_counters(aeron_dir)
+    except MediaDriverError:
+        return None
+    for counter in counters:
+        found = _LABEL.match(counter.label)
+        if found is not None and int(found["control"]) == control_stream_id and is_alive(counter.value):
+            return found["place"]
+    return None
+
+
 def refuse_beside_another(aeron_dir: str, control_stream_id: int) -> None:
     """Raises DriverHeld if somebody else's driver serves the control stream."""
     holder = other_driver(aeron_dir, control_stream_id)

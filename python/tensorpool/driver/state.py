@@ -191,9 +191,12 @@ class DriverState:
         pools: Any = None,
         name: Any = None,
         tags: Any = None,
+        data_source_id: Any = None,
     ) -> tuple[StreamPlan | Refusal, list[Action]]:
         """Says what a dynamic stream is to look like. What is said already changes nothing."""
-        wanted = self.plan.proposed(stream_id, nslots=nslots, pools=pools, name=name, tags=tags)
+        wanted = self.plan.proposed(
+            stream_id, nslots=nslots, pools=pools, name=name, tags=tags, data_source_id=data_source_id
+        )
         if isinstance(wanted, Refusal):
             return wanted, []
         known = self.plan.get(stream_id)

@@ -114,8 +114,9 @@ class Client:
                 continue
         for message in self._announces.poll():
             announce = sbe.decode(message)
-            assert isinstance(announce, ShmPoolAnnounce)
-            self.announces.append(announce)
+            # Names of streams travel beside their announces.
+            if isinstance(announce, ShmPoolAnnounce):
+                self.announces.append(announce)
 
     def say(self, message: Message | bytes) -> None:
         data = message if isinstance(message, bytes) else message.encode()

@@ -79,6 +79,7 @@ def test_status_streams_and_leases_as_others_see_them(
             "stream_id": STREAM,
             "name": "camera-1",
             "tags": ["lab"],
+            "data_source_id": None,
             "kind": "static",
             "nslots": 4,
             "pools": [4096],

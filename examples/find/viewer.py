@@ -1,0 +1,12 @@
+"""Finds the camera without knowing its stream id. Start it before or after the camera."""
+
+import tensorpool as tp
+
+with tp.open() as ctx, ctx.consumer(name="camera-1", tags=["calibrated"], find_timeout=60) as frames:
+    for frame in frames:
+        with frame:
+            print(f"stream {frame.stream_id} frame {frame.seq}: {frame.array[0, 0]}", flush=True)
+        if frame.seq > 20:
+            break
+    for found in ctx.discover(data_source_id=4711):
+        print(f"{found.name}: stream {found.stream_id} of {found.driver_instance_id}, {sorted(found.tags)}")

@@ -1,0 +1,34 @@
+"""Names and tags as the wire has them: bytes that are compared as bytes (discovery §5.1). Pure.
+
+The codecs carry such bytes as ASCII with surrogate escapes. People write and read UTF-8.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_NAME_BYTES: Final = 256
+"""Longer names are not indexed (discovery §5.1)."""
+MAX_TAG_BYTES: Final = 256
+MAX_TAGS: Final = 64
+MAX_ERROR_BYTES: Final = 1024
+
+
+def to_wire(text: str) -> str:
+    """Text as people have it, for a message. Raises ValueError for what has no bytes."""
+    return text.encode("utf-8", "surrogateescape").decode("ascii", "surrogateescape")
+
+
+def from_wire(text: str) -> str:
+    """Text of a message as people have it; bytes that are no UTF-8 survive the way back."""
+    return text.encode("ascii", "surrogateescape").decode("utf-8", "surrogateescape")
+
+
+def nbytes(wire_text: str) -> int:
+    """How many bytes it takes in a message: one a character."""
+    return len(wire_text)
+
+
+def error_text(text: str) -> str:
+    """Words for `errorMessage`: plain ASCII, and short enough for one packet (discovery §5.2)."""
+    return text.encode("ascii", "backslashreplace").decode("ascii")[:MAX_ERROR_BYTES]

@@ -1,0 +1,133 @@
+"""Discovery inside a driver: it answers for its own streams, on its control stream (discovery §2.1, §13).
+
+It hears its own announces and its producers' metadata like any registry, so that both answer by the same
+rules. What it hears it also says again on the channels of registries on other machines. Owned by the agent's
+thread.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+from .. import _native
+from ..discovery import DiscoveryCounters, DiscoveryIndex, DiscoveryProvider, DriverIdentity, Intake
+from ..sbe.wire import ClockDomain, PayloadPool, ShmPoolAnnounce
+from ..service import ServiceStreams
+from ..transport import StreamIds
+from .actions import Announce
+from .announced import PlanWords
+from .plan import HEADER_SLOT_BYTES, LAYOUT_VERSION, Plan
+
+if TYPE_CHECKING:
+    from .agent import DriverAgent
+
+_CHANNEL: Final = "aeron:ipc"
+# Announces that were missed come again: nobody waits for this reader.
+_UNTETHERED: Final = "aeron:ipc?tether=false"
+_POLL_LIMIT: Final = 256
+
+
+class EmbeddedDiscovery:
+    """A driver's index and provider, and its voice for names."""
+
+    def __init__(self, agent: DriverAgent, plan: Plan) -> None:
+        conductor, stream_ids, period_ns = agent.conductor, agent.stream_ids, agent.announce_period_ns
+        now_ns, settings = agent.clock.monotonic_ns(), agent.discovery
+        identity = DriverIdentity(agent.settings.instance_id or agent.namespace, _CHANNEL, stream_ids.control)
+        self.counters = DiscoveryCounters(instance=identity.instance_id)
+        self._identity = identity
+        self._index = DiscoveryIndex()
+        self._index.set_driver(identity, announce_period_ns=period_ns)
+        self._words = PlanWords(plan.get, period_ns=period_ns)
+        self._intake = Intake(self._index, identity.instance_id, self.counters, self._words.__contains__)
+        self._provider: DiscoveryProvider | None = None
+        with ExitStack() as stack:
+
+            def publication(channel: str, stream_id: int) -> _native.Publication:
+                made = _native.Publication(conductor, channel, stream_id)
+                stack.callback(made.close)
+                return made
+
+            def subscription(stream_id: int) -> _native.Subscription:
+                made = _native.Subscription(conductor, _UNTETHERED, stream_id)
+                stack.callback(made.close)
+                return made
+
+            self._voice = publication(_CHANNEL, stream_ids.announce)
+            self._ears = [
+                (
+                    subscription(stream),
+                    [publication(channel, stream) for channel in agent.settings.announce_to],
+                )
+                for stream in dict.fromkeys((stream_ids.announce, stream_ids.metadata))
+            ]
+            if settings.embedded:
+                self._provider = DiscoveryProvider(
+                    conductor,
+                    self._index,
+                    settings.provider,
+                    self.counters,
+                    reserved=_reserved(stream_ids, agent.service_streams),
+                    now_ns=now_ns,
+                )
+                stack.callback(self._provider.close)
+            self._stack = stack.pop_all()
+
+    @property
+    def is_ready(self) -> bool:
+        return self._voice.is_ready and all(ear.is_ready for ear, _ in self._ears)
+
+    def accept(self, message: bytes, now_ns: int) -> bool:
+        """A message of the control stream: whether it is a question for this provider."""
+        return self._provider is not None and self._provider.accept(message, now_ns)
+
+    def announced(self, said: Announce, now_ns: int) -> None:
+        """The driver announces a stream, or announces it anew. Known here at once: whoever was granted a
+        lease can be found."""
+        files = said.files
+        for message in self._words.put(said.stream_id, files.epoch, said.producer_id, now_ns):
+            self._voice.offer(message)
+            self._intake.hear(message, now_ns)
+        announce = ShmPoolAnnounce(
+            stream_id=said.stream_id,
+            producer_id=said.producer_id,
+            epoch=files.epoch,
+            announce_timestamp_ns=now_ns,
+            announce_clock_domain=ClockDomain.MONOTONIC,
+            layout_version=LAYOUT_VERSION,
+            header_nslots=files.nslots,
+            header_slot_bytes=HEADER_SLOT_BYTES,
+            payload_pools=tuple(
+                PayloadPool(pool_id=pool_id, pool_nslots=files.nslots, stride_bytes=stride, region_uri=uri)
+                for pool_id, stride, uri in files.pools
+            ),
+            header_region_uri=files.header_uri,
+        )
+        self._index.on_announce(self._identity.instance_id, announce, now_ns)
+
+    def silenced(self, stream_id: int) -> None:
+        """No more announces of it."""
+        self._words.remove(stream_id)
+        self._index.remove(self._identity.instance_id, stream_id)
+
+    def do_work(self, now_ns: int) -> int:
+        for message in self._words.due(now_ns):
+            self._voice.offer(message)
+            # Not only by way of the stream: after a stall nobody is to find a stream without its name.
+            self._intake.hear(message, now_ns)
+        for ear, others in self._ears:
+            for message in ear.poll(_POLL_LIMIT):
+                if self._intake.hear(message, now_ns):
+                    for other in others:
+                        # Lost where nobody listens; it comes again in a period.
+                        other.offer(message)
+        return 0 if self._provider is None else self._provider.do_work(now_ns)
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def _reserved(ids: StreamIds, service: ServiceStreams) -> frozenset[int]:
+    """Streams where an answer would only be in the way. The control stream is where one may ask for it."""
+    return frozenset((ids.announce, ids.descriptor, ids.qos, ids.metadata, service.control, service.status))

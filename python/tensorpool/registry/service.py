@@ -1,0 +1,42 @@
+"""`service:registry`: a registry as others see it. Commands run in the agent's turns, on its thread."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ..runtime.config import Secret
+from ..service import Service, command
+from ..shm.files import user_name
+
+if TYPE_CHECKING:
+    from .agent import RegistryAgent
+
+
+class RegistryService(Service, name="registry"):
+    """What a registry knows, and what it has been asked."""
+
+    def __init__(
+        self, agent: RegistryAgent, *, instance: str | None = None, token: Secret | None = None
+    ) -> None:
+        super().__init__(instance=instance, token=token)
+        self._agent = agent
+
+    @command
+    def status(self) -> dict[str, Any]:
+        """The registry as a whole."""
+        agent = self._agent
+        now_ns = agent.clock.monotonic_ns()
+        agent.index.expire(now_ns)
+        return {
+            "instance": agent.instance,
+            "pid": os.getpid(),
+            "user": user_name(),
+            "uptime_s": (now_ns - agent.started_ns) / 1e9,
+            "channel": agent.settings.channel,
+            "stream_id": agent.settings.stream_id,
+            "drivers": agent.drivers(),
+            "streams": len(agent.index),
+            "has_rules": bool(agent.discovery.provider.rules),
+            "counters": agent.counters.snapshot(),
+        }

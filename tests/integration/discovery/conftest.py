@@ -1,0 +1,81 @@
+"""A media driver of the test's own, contexts and registries on it, and voices that nobody vouches for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tensorpool as tp
+from tensorpool import _native
+from tensorpool.discovery import DiscoverySettings
+from tensorpool.registry import DriverSource, RegistryAgent, RegistrySettings
+from tensorpool.runtime import Runner
+
+PERIOD_S = 0.2
+
+
+@pytest.fixture
+def media_driver(aeron_dir: Path) -> Iterator[tp.MediaDriver]:
+    with tp.MediaDriver(aeron_dir) as driver:
+        yield driver
+
+
+@pytest.fixture
+def open_context(media_driver: tp.MediaDriver, shm_base: Path) -> Iterator[Callable[..., tp.Context]]:
+    """Opens contexts in the test's own place; closes them at the end, last first."""
+    usual = {"aeron_dir": media_driver.aeron_dir, "shm_base_dir": shm_base, "announce_period": PERIOD_S}
+    with ExitStack() as stack:
+        yield lambda *mode, **more: stack.enter_context(tp.open(*mode, **{**usual, **more}))
+
+
+@pytest.fixture
+def registry_on(wait_until: Callable[..., Any]) -> Iterator[Callable[..., RegistryAgent]]:
+    """Runs a registry on a context, on a thread of its own, until the test ends."""
+    with ExitStack() as stack:
+
+        def run(context: tp.Context, *drivers: DriverSource, **settings: Any) -> RegistryAgent:
+            provider = settings.pop("discovery", None) or DiscoverySettings()
+            agent = RegistryAgent(
+                context._conductor,
+                settings=RegistrySettings(drivers=drivers, **settings),
+                discovery=provider,
+                service_streams=context.service_streams,
+            )
+            stack.enter_context(Runner(agent))
+            wait_until(agent.is_ready)
+            return agent
+
+        yield run
+
+
+@pytest.fixture
+def voice(wait_until: Callable[..., Any]) -> Iterator[Callable[..., _native.Publication]]:
+    """A publication that is heard by somebody."""
+    with ExitStack() as stack:
+
+        def make(context: tp.Context, stream_id: int, channel: str = "aeron:ipc") -> _native.Publication:
+            publication = _native.Publication(context._conductor, channel, stream_id)
+            stack.callback(publication.close)
+            wait_until(lambda: publication.is_connected)
+            return publication
+
+        yield make
+
+
+@pytest.fixture
+def ear(wait_until: Callable[..., Any]) -> Iterator[Callable[..., _native.Subscription]]:
+    with ExitStack() as stack:
+
+        def make(
+            context: tp.Context, stream_id: int, channel: str = "aeron:ipc?tether=false"
+        ) -> _native.Subscription:
+            subscription = _native.Subscription(context._conductor, channel, stream_id)
+            stack.callback(subscription.close)
+            wait_until(lambda: subscription.is_ready)
+            return subscription
+
+        yield make

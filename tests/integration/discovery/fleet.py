@@ -1,0 +1,110 @@
+"""Drivers, registries and clients of a fleet, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+import tensorpool as tp
+from tests.remote import PATIENCE, ROOT
+
+PERIOD_S = 0.2
+
+
+@dataclass
+class Role:
+    """A command that runs until it is ended; `prefix` puts it elsewhere, into another namespace say."""
+
+    arguments: Sequence[str]
+    config: Path
+    prefix: Sequence[str] = ()
+    log: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        name = f"{self.config.stem}-{os.urandom(4).hex()}"
+        self.log, self._ready = self.config.with_name(f"{name}.log"), self.config.with_name(f"{name}.ready")
+        command = [*self.prefix, sys.executable, "-m", "tensorpool", *self.arguments]
+        command += ["--config", str(self.config), "--ready-file", str(self._ready)]
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    @property
+    def ready(self) -> bool:
+        assert self._process.poll() is None, self.log.read_text()
+        return self._ready.exists()
+
+    def kill(self) -> None:
+        """SIGKILL for the command and whatever it stands behind."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(PATIENCE)
+
+    def end(self) -> int:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGTERM)
+        return self._process.wait(PATIENCE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        if exc_type is not None:
+            sys.stderr.write(self.log.read_text())
+        self.end()
+
+
+def free_udp_port() -> int:
+    """One that nobody has at the moment, on the loopback device."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Client:
+    """A process that produces, consumes and looks for streams."""
+
+    context: tp.Context
+    producer: tp.Producer
+    consumer: tp.Consumer
+
+    def open(self, **options: Any) -> None:
+        self.context = tp.open("driver", **options)
+
+    def produce(self, stream_id: int, **options: Any) -> int | None:
+        self.producer = self.context.producer(stream_id, **options)
+        return self.producer.epoch
+
+    def describe(self, name: str, **attributes: Any) -> int:
+        return self.producer.set_metadata(attributes, name=name)
+
+    def offer(self, value: int) -> str:
+        self.producer.wait_for_consumer(PATIENCE)
+        return self.producer.offer(np.array([value])).outcome
+
+    def discover(self, **wanted: Any) -> list[dict[str, Any]]:
+        return [one.as_json() for one in self.context.discover(**wanted)]
+
+    def consume(self, **options: Any) -> tuple[int, str]:
+        self.consumer = self.context.consumer(**options)
+        return self.consumer.stream_id, str(self.consumer.epoch)
+
+    def receive(self) -> int:
+        return int(self.consumer.receive(PATIENCE).copy()[0])
+
+    def close(self) -> None:
+        self.context.close()

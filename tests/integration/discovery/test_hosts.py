@@ -1,0 +1,173 @@
+"""Two hosts that share nothing but a network: namespaces with UDP between them, and clocks a million seconds
+apart."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.discovery.fleet import PERIOD_S, Client, Role
+from tests.remote import Remote, RemoteError
+
+# Addresses of the test's own two hosts; nothing leaves their namespaces.
+FIRST, SECOND = "10.231.7.1", "10.231.7.2"
+ASKED, ANSWERED, ANNOUNCED = 40_123, 40_124, 40_125
+LATER_S = 1_000_000
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+class Host:
+    """A network namespace, with a monotonic clock of its own and a media driver."""
+
+    def __init__(self, name: str, address: str, aeron_dir: Path, base: Path, later_s: int) -> None:
+        self.name, self.address, self.aeron_dir, self.base = name, address, aeron_dir, base
+        clock = (
+            ["unshare", "--time", "--monotonic", str(later_s), "--fork", "--kill-child"] if later_s else []
+        )
+        self.prefix = ["ip", "netns", "exec", name, *clock]
+
+    def write(self, directory: Path, role: str, text: str) -> Path:
+        file = directory / f"{self.name}-{role}.toml"
+        media_driver = "auto" if role == "driver" else "external"
+        file.write_text(
+            f"""
+            [aeron]
+            dir = "{self.aeron_dir}"
+            media_driver = "{media_driver}"
+            announce_period = "{PERIOD_S}s"
+            [shm]
+            base_dir = "{self.base}"
+            {text}
+            """
+        )
+        return file
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, shm_base: Path, aeron_dir: Path) -> Iterator[tuple[Host, Host]]:
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("unshare") is None:
+        pytest.skip("network and time namespaces need root, ip and unshare")
+    names = [f"tp-{os.getpid()}-{number}" for number in (1, 2)]
+    cables = [f"tp{os.getpid() % 100_000}{end}" for end in "ab"]
+    with ExitStack() as stack:
+        try:
+            for name in names:
+                _run("ip", "netns", "add", name)
+                stack.callback(_run, "ip", "netns", "del", name)
+            _run("unshare", "--time", "--monotonic", "1", "--fork", "true")
+            _run("ip", "link", "add", cables[0], "type", "veth", "peer", "name", cables[1])
+        except RuntimeError as error:
+            pytest.skip(f"no namespaces here: {error}")
+        for name, cable, address in zip(names, cables, (FIRST, SECOND), strict=True):
+            _run("ip", "link", "set", cable, "netns", name)
+            _run("ip", "-n", name, "address", "add", f"{address}/24", "dev", cable)
+            _run("ip", "-n", name, "link", "set", cable, "up")
+            _run("ip", "-n", name, "link", "set", "lo", "up")
+        bases = [shm_base / "first", shm_base / "second"]
+        for base in bases:
+            base.mkdir()
+            stack.callback(base.rmdir)
+        stack.callback(shutil.rmtree, f"{aeron_dir}-2", ignore_errors=True)
+        yield (
+            Host(names[0], FIRST, aeron_dir, bases[0], 0),
+            Host(names[1], SECOND, Path(f"{aeron_dir}-2"), bases[1], LATER_S),
+        )
+
+
+def driver(host: Host, name: str, stream_id: int, tmp_path: Path, more: str = "") -> Role:
+    text = f"""
+        [driver]
+        instance_id = "{name}"
+        {more}
+        [[driver.streams]]
+        stream_id = {stream_id}
+        name = "{name}-camera"
+        nslots = 4
+        pools = ["64KiB"]
+        """
+    return Role(["driver", "run"], host.write(tmp_path, "driver", text), host.prefix)
+
+
+@pytest.mark.requirement("discovery-6.4-1", "discovery-4.3-2", "discovery-5.2-3")
+def test_streams_of_another_host_are_found_through_a_registry_and_not_mapped_there(
+    hosts: tuple[Host, Host], tmp_path: Path, wait_until: Callable[..., Any]
+) -> None:
+    first, second = hosts
+    announced = f"aeron:udp?endpoint={FIRST}:{ANNOUNCED}"
+    registry_text = f"""
+        [discovery.provider]
+        responses = ["{FIRST}/24:{ANSWERED}"]
+        [registry]
+        channel = "aeron:udp?endpoint={FIRST}:{ASKED}"
+        [[registry.drivers]]
+        instance_id = "lab"
+        announce_period = "{PERIOD_S}s"
+        [[registry.drivers]]
+        instance_id = "roof"
+        announce_channel = "{announced}"
+        announce_period = "{PERIOD_S}s"
+        """.replace(f"{FIRST}/24", "10.231.7.0/24")
+    asking = f'[discovery]\nchannel = "aeron:udp?endpoint={FIRST}:{ASKED}"\ntimeout = "60s"'
+    with ExitStack() as stack:
+        # The same stream id on both: what tells them apart is the driver.
+        lab = stack.enter_context(driver(first, "lab", 10_000, tmp_path))
+        relay = f'announce_to = ["{announced}"]'
+        roof = stack.enter_context(driver(second, "roof", 10_000, tmp_path, relay))
+        wait_until(lambda: lab.ready and roof.ready, timeout=60)
+        config = first.write(tmp_path, "registry", registry_text)
+        registry = stack.enter_context(Role(["registry", "run"], config, first.prefix))
+        wait_until(lambda: registry.ready, timeout=60)
+
+        def client(host: Host, name: str) -> Remote:
+            remote = stack.enter_context(Remote(Client, prefix=host.prefix))
+            remote.call("open", config=str(host.write(tmp_path, name, asking)))
+            stack.callback(remote.call, "close")
+            return remote
+
+        here, there = client(first, "client"), client(second, "client")
+        camera = client(second, "camera")
+        lab_camera = client(first, "camera")
+        epochs = {
+            "roof": camera.call("produce", stream_id=10_000),
+            "lab": lab_camera.call("produce", stream_id=10_000),
+        }
+
+        def both(remote: Remote) -> dict[str, str]:
+            return {one["driver"]: one["epoch"] for one in remote.call("discover") if one["producer_id"]}
+
+        wanted = {name: str(epoch) for name, epoch in epochs.items()}
+        wait_until(lambda: both(here) == wanted and both(there) == wanted, timeout=60)
+        # Names of configurations came along, and clocks that differ by days mean nothing: it stays known.
+        wait_until(lambda: here.call("discover", name="roof-camera"), timeout=60)
+        later = time.monotonic() + 6 * PERIOD_S
+        wait_until(lambda: time.monotonic() > later)
+        wait_until(lambda: both(here) == wanted, timeout=60)
+
+        assert there.call("consume", name="roof-camera") == [10_000, wanted["roof"]]
+        camera.tell("offer", value=5)
+        assert there.call("receive") == 5
+        camera.answer()
+        # Their own driver's, with the same stream id, is not mistaken for the other host's.
+        for remote, name in ((here, "roof-camera"), (there, "lab-camera")):
+            with pytest.raises(RemoteError, match="bridge") as error:
+                remote.call("consume", name=name)
+            assert error.value.kind == "StreamElsewhere"
+
+        # A host that falls silent is forgotten.
+        roof.kill()
+        wait_until(lambda: both(here).keys() == {"lab"}, timeout=60)
+        shutil.rmtree(second.base, ignore_errors=True)
+        second.base.mkdir()

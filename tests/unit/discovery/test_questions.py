@@ -1,0 +1,415 @@
+"""Questions from strangers: filters, who sees what, limits, and where answers go."""
+
+from __future__ import annotations
+
+import logging
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorpool.discovery import VisibilityRule
+from tensorpool.discovery.answers import error_response
+from tensorpool.discovery.questions import is_discovery
+from tensorpool.runtime.config import IdRange
+from tensorpool.sbe import DiscoveryResponse, DiscoveryStatus, Role, ShmAttachRequest, Tag
+from tests.unit.discovery.world import IN_ITS_OWN_TIME, SECOND_NS, World, announce, question
+
+SAMPLE = (
+    {
+        "stream_id": 1,
+        "name": "camera-1",
+        "tags": ("lab", "Calibrated"),
+        "data_source_id": 71,
+        "producer_id": 5,
+    },
+    {"stream_id": 2, "name": "camera-2", "tags": ("lab",), "data_source_id": 72, "producer_id": 0},
+    {"stream_id": 3, "name": "Camera-1", "tags": ("LAB", "x")},
+    {"stream_id": 4},
+)
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    for one in SAMPLE:
+        made.add(**one)
+    return made
+
+
+# --- filters
+
+
+def test_without_filters_all_streams_are_returned(world: World) -> None:
+    assert world.found() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({"stream_id": 2}, [2]),
+        ({"producer_id": 5}, [1]),
+        ({"producer_id": 0}, [2]),
+        ({"data_source_id": 72}, [2]),
+        ({"name": "camera-1"}, [1]),
+        ({"name": "camera"}, []),
+        ({"tags": ("lab",)}, [1, 2]),
+        ({"tags": ("x",)}, [3]),
+    ],
+)
+def test_each_filter_finds_its_own(world: World, wanted: dict[str, object], found: list[int]) -> None:
+    assert world.found(**wanted) == found
+
+
+@pytest.mark.requirement("discovery-5.1-1")
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({"name": "camera-1", "tags": ("lab",)}, [1]),
+        ({"name": "camera-1", "stream_id": 2}, []),
+        ({"tags": ("lab",), "producer_id": 5}, [1]),
+        ({"tags": ("lab",), "data_source_id": 72, "stream_id": 2, "name": "camera-2", "producer_id": 0}, [2]),
+        ({"tags": ("lab",), "data_source_id": 72, "stream_id": 2, "name": "camera-2", "producer_id": 1}, []),
+    ],
+)
+def test_several_filters_must_all_fit(world: World, wanted: dict[str, object], found: list[int]) -> None:
+    assert world.found(**wanted) == found
+
+
+@pytest.mark.requirement("discovery-5.1-9")
+def test_all_tags_that_are_asked_for_must_be_there(world: World) -> None:
+    assert world.found(tags=("lab", "Calibrated")) == [1]
+    assert world.found(tags=("lab", "calibrated")) == []
+
+
+@pytest.mark.requirement("discovery-5.1-10")
+def test_a_tag_that_is_named_twice_counts_once(world: World) -> None:
+    assert world.found(tags=("lab", "lab", "lab")) == [1, 2]
+
+
+@pytest.mark.requirement("discovery-5.2-1", "discovery-5.2-2")
+def test_a_result_has_all_tags_in_their_own_case(world: World) -> None:
+    (result,) = world.ask(tags=("lab",), stream_id=1).results
+    assert {one.tag for one in result.tags} == {"lab", "Calibrated"}
+
+
+@pytest.mark.requirement("discovery-5.1-7")
+@pytest.mark.parametrize("name", ["caméra", "cam\udcffera", " camera", "CAMERA", "cam\x00era"])
+def test_names_are_found_and_returned_byte_for_byte(name: str) -> None:
+    world = World()
+    world.add(1, name=name)
+    world.add(2, name=name + "x")
+    (result,) = world.ask(name=name).results
+    assert result.stream_id == 1
+    assert result.data_source_name.encode("ascii", "surrogateescape") == name.encode(
+        "utf-8", "surrogateescape"
+    )
+    assert world.found(name=name.swapcase()) == ([] if name.swapcase() != name else [1])
+
+
+@pytest.mark.requirement("discovery-5.0-1", "discovery-5.0-2")
+def test_what_is_absent_is_null_or_empty_and_filters_nothing(world: World) -> None:
+    (result,) = world.ask(stream_id=4).results
+    assert (result.data_source_id, result.data_source_name, result.tags) == (None, "", ())
+    reply = world.reply(stream_id=4)
+    assert reply is not None
+    assert struct.pack("<Q", (1 << 64) - 1) in reply.message
+    # An empty tag and an empty name are not given.
+    request = question(name="")
+    request.tags = (Tag(tag=""),)
+    assert request.stream_id is None
+    answered = world.questions.on_message(request.encode(), world.now_ns)
+    assert answered is not None
+    assert len(DiscoveryResponse.decode(answered.message).results) == 4
+
+
+@pytest.mark.requirement("discovery-5.2-9")
+@pytest.mark.parametrize("request_id", [0, 1, (1 << 64) - 1])
+def test_the_answer_repeats_the_request_s_id(world: World, request_id: int) -> None:
+    assert world.ask(request_id=request_id).request_id == request_id
+    # And so does one that was kept.
+    assert world.ask(request_id=request_id).request_id == request_id
+    assert world.ask(request_id=request_id, response_stream_id=0).request_id == request_id
+
+
+def test_a_kept_answer_is_as_good_as_a_new_one(world: World) -> None:
+    first = world.ask(tags=("lab",), request_id=1)
+    second = world.ask(tags=("lab",), request_id=2)
+    assert second.results == first.results
+    world.add(1, epoch=9, name="camera-1", tags=("lab",))
+    assert {one.epoch for one in world.ask(tags=("lab",)).results} == {5, 9}
+    world.pass_time(3 * SECOND_NS + 1)
+    assert world.found(tags=("lab",)) == []
+
+
+# --- status
+
+
+@pytest.mark.requirement("discovery-5.2-12")
+def test_nothing_found_is_ok_where_there_are_no_rules(world: World) -> None:
+    answer = world.ask(name="nowhere")
+    assert (answer.status, answer.results, answer.error_message) == (DiscoveryStatus.OK, (), "")
+
+
+LAB_ONLY = (VisibilityRule(clients=(IdRange(100, 199),)), VisibilityRule(tags=("lab",), names=("camera-*",)))
+
+
+@pytest.mark.requirement("discovery-5.2-13", "discovery-12-2", "discovery-5.2-14", "discovery-15-7")
+def test_with_rules_a_hidden_stream_looks_like_a_missing_one() -> None:
+    world = World(rules=LAB_ONLY)
+    for one in SAMPLE:
+        world.add(**one)
+    assert world.found(client_id=42) == [1, 2]
+    hidden, missing = world.ask(client_id=42, stream_id=4), world.ask(client_id=42, stream_id=5)
+    assert hidden == missing
+    assert (hidden.status, hidden.results) == (DiscoveryStatus.NOT_FOUND, ())
+    assert world.found(client_id=150) == [1, 2, 3, 4]
+    assert world.ask(client_id=150, stream_id=4).status is DiscoveryStatus.OK
+    assert world.ask(client_id=150, stream_id=5).status is DiscoveryStatus.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("rule", "found"),
+    [
+        (VisibilityRule(), [1, 2, 3, 4]),
+        (VisibilityRule(streams=(IdRange(2, 3),)), [2, 3]),
+        (VisibilityRule(names=("camera-*",)), [1, 2]),
+        (VisibilityRule(names=("*",)), [1, 2, 3, 4]),
+        (VisibilityRule(tags=("lab",)), [1, 2]),
+        (VisibilityRule(tags=("[lL]*",)), [1, 2, 3]),
+        (VisibilityRule(drivers=("ro*",)), []),
+        (VisibilityRule(drivers=("la?",), streams=(IdRange(4, 4),)), [4]),
+        (VisibilityRule(clients=(IdRange(1, 1),)), []),
+        (VisibilityRule(clients=(IdRange(1, 1), IdRange(42, 42)), names=("camera-1",)), [1]),
+    ],
+)
+def test_a_rule_shows_what_fits_all_of_it(rule: VisibilityRule, found: list[int]) -> None:
+    world = World(rules=(rule,))
+    for one in SAMPLE:
+        world.add(**one)
+    assert world.found(client_id=42) == found
+
+
+@pytest.mark.requirement("discovery-5.1-11", "discovery-12-1")
+def test_a_client_id_is_anybody_s_and_changes_nothing_but_what_is_seen() -> None:
+    """Whoever says 150 sees what 150 sees: the answer holds nothing that would let anybody in."""
+    world = World(rules=LAB_ONLY)
+    world.add(4)
+    first, second = world.ask(client_id=150), world.ask(client_id=199)
+    assert first.results == second.results
+    assert set(DiscoveryResponse.__dataclass_fields__) == {
+        "request_id", "status", "results", "error_message", "discovery_schema_version",
+    }  # fmt: skip
+
+
+@pytest.mark.requirement("discovery-5.2-7", "discovery-5.2-14", "discovery-15-7")
+def test_more_than_a_thousand_results_are_an_error_that_says_what_to_do() -> None:
+    world = World()
+    for stream_id in range(1, 1001):
+        world.add(stream_id)
+    assert len(world.ask().results) == 1000
+    world.add(1001, name="one more")
+    answer = world.ask()
+    assert (answer.status, answer.results) == (DiscoveryStatus.ERROR, ())
+    assert "1001 streams fit" in answer.error_message
+    assert "narrow the filter" in answer.error_message
+    assert world.found(name="one more") == [1001]
+
+
+def test_only_what_is_visible_counts_against_the_cap() -> None:
+    world = World(max_results=2, rules=(VisibilityRule(streams=(IdRange(1, 2),)),))
+    for stream_id in range(1, 10):
+        world.add(stream_id)
+    assert world.found() == [1, 2]
+
+
+@pytest.mark.requirement("discovery-5.2-8")
+def test_an_error_message_has_at_most_1024_bytes() -> None:
+    answer = DiscoveryResponse.decode(error_response(1, "é" * 5000))
+    assert len(answer.error_message) == 1024
+    assert answer.error_message.isascii()
+
+
+# --- where answers go
+
+
+@pytest.mark.requirement("discovery-4.3-2", "discovery-4.3-3")
+def test_the_answer_goes_where_the_request_says_and_nowhere_else(world: World) -> None:
+    reply = world.reply(response_channel="aeron:ipc?term-length=1m", response_stream_id=9001)
+    assert reply is not None
+    assert (reply.channel, reply.stream_id) == ("aeron:ipc", 9001)
+    # The request stream too, where the client asks for it.
+    reply = world.reply(response_stream_id=1000)
+    assert reply is not None
+    assert reply.stream_id == 1000
+
+
+@pytest.mark.requirement("discovery-5.1-2", "discovery-5.1-3", "discovery-15-3", "discovery-15-4")
+@pytest.mark.parametrize("stream_id", [0, 7004])
+def test_a_request_without_a_response_channel_is_dropped_without_a_word(world: World, stream_id: int) -> None:
+    assert world.reply(response_channel="", response_stream_id=stream_id) is None
+    assert world.counters.refused["no_channel"].value == 1
+    assert world.counters.questions.value == 0
+
+
+@pytest.mark.requirement(
+    "discovery-5.1-2",
+    "discovery-5.1-4",
+    "discovery-5.1-5",
+    "discovery-5.1-12",
+    "discovery-15-1",
+    "discovery-15-2",
+)
+def test_response_stream_0_is_answered_with_an_error_on_that_channel(world: World) -> None:
+    reply = world.reply(response_stream_id=0, request_id=9)
+    assert reply is not None
+    assert (reply.channel, reply.stream_id) == ("aeron:ipc", 0)
+    answer = DiscoveryResponse.decode(reply.message)
+    assert (answer.request_id, answer.status, answer.results) == (9, DiscoveryStatus.ERROR, ())
+    assert "response_stream_id" in answer.error_message
+
+
+@pytest.mark.parametrize(
+    "channel", ["aeron:udp?endpoint=10.1.2.3:4000", "aeron:ipc?session-id=1", "nonsense"]
+)
+@pytest.mark.parametrize("stream_id", [0, 7004])
+def test_a_channel_that_is_not_allowed_is_refused(world: World, channel: str, stream_id: int) -> None:
+    assert world.reply(response_channel=channel, response_stream_id=stream_id) is None
+    assert world.counters.refused["channel"].value == 1
+
+
+@pytest.mark.parametrize("stream_id", [1001, 1100, 1 << 31, (1 << 32) - 1])
+def test_no_answer_goes_to_others_streams_or_to_none(world: World, stream_id: int) -> None:
+    assert world.reply(response_stream_id=stream_id) is None
+    assert world.counters.refused["stream"].value == 1
+
+
+def test_streams_of_aeron_ipc_are_not_those_of_a_udp_endpoint() -> None:
+    world = World(responses=("10.0.0.9:40124",))
+    reply = world.reply(response_channel="aeron:udp?endpoint=10.0.0.9:40124", response_stream_id=1001)
+    assert reply is not None
+    assert reply.channel == "aeron:udp?endpoint=10.0.0.9:40124"
+
+
+# --- what is no question
+
+
+@pytest.mark.requirement("discovery-4.2-1")
+def test_messages_are_told_apart_by_schema_and_template_before_they_are_decoded(world: World) -> None:
+    attach = ShmAttachRequest(
+        correlation_id=1, stream_id=1, client_id=2, role=Role.PRODUCER, expected_layout_version=1
+    )
+    assert not is_discovery(attach.encode())
+    assert not is_discovery(announce().encode())
+    assert not is_discovery(b"\x00" * 7)
+    assert is_discovery(question().encode())
+    # An answer, on a stream where somebody asked for it: not a question, and no fault.
+    assert world.questions.on_message(error_response(1, "no"), world.now_ns) is None
+    assert world.counters.unusable.total == 0
+    stranger = struct.pack("<HHHH", 28, 77, 910, 1) + bytes(64)
+    assert world.questions.on_message(stranger, world.now_ns) is None
+    assert world.counters.unusable["template"].value == 1
+
+
+@pytest.mark.requirement("discovery-10-4", "discovery-10-2", "discovery-10-3")
+@pytest.mark.parametrize("version", [0, 2, 99])
+def test_another_version_is_refused_by_the_message_header(world: World, version: int) -> None:
+    message = bytearray(question().encode())
+    message[6:8] = struct.pack("<H", version)
+    assert world.questions.on_message(bytes(message), world.now_ns) is None
+    assert world.counters.unusable["version"].value == 1
+
+
+@IN_ITS_OWN_TIME
+@given(st.binary(max_size=300))
+def test_garbage_of_our_schema_never_raises(data: bytes) -> None:
+    world = World()
+    world.questions.put(struct.pack("<HHHH", 28, 1, 910, 1) + data, world.now_ns)
+    assert len(list(world.questions.take(world.now_ns, 10))) <= 1
+    assert world.questions.waiting == 0
+
+
+@IN_ITS_OWN_TIME
+@given(st.data())
+def test_broken_questions_never_raise(data: st.DataObject) -> None:
+    message = bytearray(question(name="camera-1", tags=("a", "b")).encode())
+    for _ in range(data.draw(st.integers(1, 5))):
+        message[data.draw(st.integers(8, len(message) - 1))] = data.draw(st.integers(0, 255))
+    world = World()
+    world.add(1, name="camera-1", tags=("a", "b"))
+    reply = world.questions.on_message(bytes(message), world.now_ns)
+    if reply is not None:
+        assert reply.channel == "aeron:ipc"
+        DiscoveryResponse.decode(reply.message)
+
+
+# --- limits
+
+
+def test_a_client_that_asks_too_often_waits_and_others_do_not() -> None:
+    world = World(rate_hz=10, burst=5)
+    replies = [world.reply(client_id=1) for _ in range(8)]
+    assert [reply is not None for reply in replies] == [True] * 5 + [False] * 3
+    assert world.counters.refused["rate"].value == 3
+    assert world.reply(client_id=2) is not None
+    world.pass_time(SECOND_NS // 10)
+    assert world.reply(client_id=1) is not None
+    assert world.reply(client_id=1) is None
+    # What was saved up is no more than a burst.
+    world.pass_time(1000 * SECOND_NS)
+    assert [world.reply(client_id=1) is not None for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_a_flood_under_ever_new_client_ids_is_cut_off_as_a_whole() -> None:
+    world = World(total_rate_hz=100)
+    for client_id in range(1, 5001):
+        world.questions.put(question(client_id=client_id).encode(), world.now_ns)
+    assert world.counters.refused["flood"].value == 4900
+    assert len(list(world.questions.take(world.now_ns, 10_000))) == 100
+    world.pass_time(SECOND_NS)
+    world.questions.put(question().encode(), world.now_ns)
+    assert world.questions.waiting == 1
+
+
+def test_no_more_than_a_bounded_number_of_questions_waits() -> None:
+    world = World(total_rate_hz=1_000_000)
+    for _ in range(2000):
+        world.questions.put(question().encode(), world.now_ns)
+    world.questions.put(question(name="x").encode() + bytes(1 << 17), world.now_ns)
+    assert world.questions.waiting == 1024
+    assert world.counters.refused["busy"].value == 977
+    assert len(list(world.questions.take(world.now_ns, 16))) == 16
+
+
+def test_buckets_are_kept_for_a_bounded_number_of_clients() -> None:
+    world = World(rate_hz=1, burst=1)
+    for client_id in range(1, 6001):
+        assert world.reply(client_id=client_id) is not None
+    assert len(world.questions._clients) == 4096
+
+
+# --- the log
+
+
+@pytest.mark.requirement("discovery-13-3")
+def test_one_question_in_so_many_is_logged_without_what_was_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(log_every=3)
+    world.add(1, name="secret-project", tags=("hush",))
+    with caplog.at_level(logging.INFO):
+        for _ in range(7):
+            world.ask(name="secret-project", tags=("hush", "hush2"))
+    assert len(caplog.records) == 2
+    assert "client 42 asked by name, 2 tags: OK, 0 streams" in caplog.text
+    assert "secret" not in caplog.text
+    assert "hush" not in caplog.text
+
+
+def test_no_question_is_logged_where_none_is_to_be(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(log_every=0, burst=1000)
+    with caplog.at_level(logging.INFO):
+        for _ in range(200):
+            world.ask()
+    assert caplog.text == ""

@@ -1,0 +1,137 @@
+"""Announces, metadata and questions as they travel, and a provider without Aeron."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+
+from tensorpool.discovery import DiscoveryCounters, DiscoveryIndex, DriverIdentity, Intake, ProviderSettings
+from tensorpool.discovery.questions import Questions, Reply
+from tensorpool.discovery.text import to_wire
+from tensorpool.discovery.words import make_attributes
+from tensorpool.sbe import (
+    ClockDomain,
+    DataSourceAnnounce,
+    DataSourceMeta,
+    DiscoveryRequest,
+    DiscoveryResponse,
+    PayloadPool,
+    ShmPoolAnnounce,
+    Tag,
+)
+
+# A busy machine is no finding.
+IN_ITS_OWN_TIME = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SECOND_NS = 1_000_000_000
+PERIOD_NS = SECOND_NS
+WINDOW_NS = 3 * PERIOD_NS
+LAB = DriverIdentity("lab", "aeron:ipc", 1000)
+ROOF = DriverIdentity("roof", "aeron:ipc", 2000)
+
+
+def announce(stream_id: int = 10_000, epoch: int = 5, **changes: Any) -> ShmPoolAnnounce:
+    nslots = changes.pop("nslots", 8)
+    pool = PayloadPool(
+        pool_id=1,
+        pool_nslots=changes.pop("pool_nslots", nslots),
+        stride_bytes=4096,
+        region_uri="shm:file?path=/p",
+    )
+    fields: dict[str, Any] = {
+        "stream_id": stream_id,
+        "producer_id": 7,
+        "epoch": epoch,
+        "announce_timestamp_ns": 123,
+        "announce_clock_domain": ClockDomain.MONOTONIC,
+        "layout_version": 1,
+        "header_nslots": nslots,
+        "header_slot_bytes": 256,
+        "payload_pools": (pool,),
+        "header_region_uri": "shm:file?path=/h",
+    }
+    return ShmPoolAnnounce(**{**fields, **changes})
+
+
+def source(
+    stream_id: int = 10_000, epoch: int = 5, name: str = "camera-1", version: int = 1
+) -> DataSourceAnnounce:
+    return DataSourceAnnounce(
+        stream_id=stream_id, producer_id=7, epoch=epoch, meta_version=version, name=to_wire(name)
+    )
+
+
+def meta(
+    stream_id: int = 10_000,
+    tags: tuple[str, ...] = (),
+    data_source_id: int | None = None,
+    version: int = 1,
+) -> DataSourceMeta:
+    return DataSourceMeta(
+        stream_id=stream_id,
+        meta_version=version,
+        timestamp_ns=9,
+        attributes=make_attributes(tags, data_source_id),
+    )
+
+
+def question(**changes: Any) -> DiscoveryRequest:
+    tags = changes.pop("tags", ())
+    fields: dict[str, Any] = {
+        "request_id": 1,
+        "client_id": 42,
+        "response_stream_id": 7004,
+        "response_channel": "aeron:ipc",
+        "tags": tuple(Tag(tag=to_wire(tag)) for tag in tags),
+        "data_source_name": to_wire(changes.pop("name", "")),
+    }
+    return DiscoveryRequest(**{**fields, **changes})
+
+
+class World:
+    """An index with two drivers, their ears, and what is asked of it; the time is set by hand."""
+
+    def __init__(self, **provider: Any) -> None:
+        self.now_ns = 100 * SECOND_NS
+        self.counters = DiscoveryCounters()
+        self.index = DiscoveryIndex(max_streams=provider.pop("max_streams", 100_000))
+        for one in (LAB, ROOF):
+            self.index.set_driver(one, announce_period_ns=PERIOD_NS)
+        self.lab = Intake(self.index, "lab", self.counters)
+        self.roof = Intake(self.index, "roof", self.counters)
+        terms = ProviderSettings(**provider)
+        self.questions = Questions(
+            self.index, terms, self.counters, reserved=frozenset({1001, 1100}), now_ns=self.now_ns
+        )
+
+    def pass_time(self, ns: int) -> None:
+        self.now_ns += ns
+
+    def add(
+        self,
+        stream_id: int = 10_000,
+        *,
+        epoch: int = 5,
+        name: str = "",
+        tags: tuple[str, ...] = (),
+        data_source_id: int | None = None,
+        at: str = "lab",
+        **announced: Any,
+    ) -> None:
+        """A stream with everything that is said of it."""
+        intake = self.lab if at == "lab" else self.roof
+        intake.hear(announce(stream_id, epoch, **announced).encode(), self.now_ns)
+        if name or tags or data_source_id is not None:
+            intake.hear(source(stream_id, epoch, name).encode(), self.now_ns)
+            intake.hear(meta(stream_id, tags, data_source_id).encode(), self.now_ns)
+
+    def reply(self, **changes: Any) -> Reply | None:
+        return self.questions.on_message(question(**changes).encode(), self.now_ns)
+
+    def ask(self, **changes: Any) -> DiscoveryResponse:
+        reply = self.reply(**changes)
+        assert reply is not None
+        return DiscoveryResponse.decode(reply.message)
+
+    def found(self, **changes: Any) -> list[int]:
+        return sorted(one.stream_id for one in self.ask(**changes).results)

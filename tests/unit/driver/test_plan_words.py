@@ -1,0 +1,89 @@
+"""What a driver says of its streams' names: at once, again after each period, and as the plan has it now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensorpool.driver.announced import PlanWords
+from tensorpool.driver.plan import Layout, StreamPlan
+from tensorpool.sbe import DataSourceAnnounce, DataSourceMeta, decode
+
+PERIOD_NS = 1_000
+
+
+def plan(stream_id: int, name: str = "", **words: object) -> StreamPlan:
+    return StreamPlan(stream_id, Layout(4, (4096,)), is_static=True, name=name, **words)  # type: ignore[arg-type]
+
+
+def names(messages: object) -> list[str]:
+    found = [decode(message) for message in messages]  # type: ignore[attr-defined]
+    return [one.name for one in found if isinstance(one, DataSourceAnnounce)]
+
+
+def test_a_stream_s_words_are_said_at_once_and_once_a_period() -> None:
+    plans = {1: plan(1, "camera", tags=("a",), data_source_id=7)}
+    words = PlanWords(plans.get, period_ns=PERIOD_NS)
+    announce, meta = map(decode, words.put(1, 50, 9, 0))
+    assert isinstance(announce, DataSourceAnnounce)
+    assert (announce.name, announce.epoch, announce.producer_id, announce.meta_version) == (
+        "camera",
+        50,
+        9,
+        0,
+    )
+    assert isinstance(meta, DataSourceMeta)
+    assert [(one.key, one.value) for one in meta.attributes] == [
+        ("tensorpool.tags", b'["a"]'),
+        ("tensorpool.data_source_id", b"7"),
+    ]
+    assert list(words.due(PERIOD_NS - 1)) == []
+    assert names(words.due(PERIOD_NS)) == ["camera"]
+    assert names(words.due(PERIOD_NS)) == []
+    assert names(words.due(2 * PERIOD_NS)) == ["camera"]
+
+
+def test_a_stream_without_words_is_known_and_not_spoken_of() -> None:
+    words = PlanWords({1: plan(1)}.get, period_ns=PERIOD_NS)
+    assert words.put(1, 50, 9, 0) == ()
+    assert 1 in words
+    assert 2 not in words
+    assert list(words.due(PERIOD_NS)) == []
+
+
+def test_a_plan_that_has_changed_is_said_as_it_is_now() -> None:
+    plans = {1: plan(1, "before")}
+    words = PlanWords(plans.get, period_ns=PERIOD_NS)
+    words.put(1, 50, 9, 0)
+    plans[1] = replace(plans[1], name="after")
+    assert names(words.due(PERIOD_NS)) == ["after"]
+
+
+def test_what_is_removed_is_no_longer_said_and_what_comes_again_is_said_once() -> None:
+    plans = {1: plan(1, "camera")}
+    words = PlanWords(plans.get, period_ns=PERIOD_NS)
+    for _ in range(3):
+        words.put(1, 50, 9, 0)
+    assert names(words.due(PERIOD_NS)) == ["camera"]
+    words.remove(1)
+    assert 1 not in words
+    assert list(words.due(9 * PERIOD_NS)) == []
+    words.put(1, 51, 9, 9 * PERIOD_NS)
+    assert names(words.due(10 * PERIOD_NS)) == ["camera"]
+
+
+def test_many_streams_that_are_due_at_once_are_said_a_few_at_a_time() -> None:
+    plans = {number: plan(number, f"n{number}") for number in range(1, 101)}
+    words = PlanWords(plans.get, period_ns=PERIOD_NS)
+    for number in plans:
+        words.put(number, 1, 0, 0)
+    heard = []
+    for _ in range(7):
+        heard += names(words.due(PERIOD_NS))
+    assert heard == [f"n{number}" for number in range(1, 101)]
+
+
+def test_a_name_that_is_too_long_for_the_wire_is_left_out() -> None:
+    words = PlanWords({1: plan(1, "é" * 129, tags=("a",))}.get, period_ns=PERIOD_NS)
+    announce, _ = map(decode, words.put(1, 50, 9, 0))
+    assert isinstance(announce, DataSourceAnnounce)
+    assert announce.name == ""
