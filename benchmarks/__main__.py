@@ -11,20 +11,21 @@ from typing import Any
 import click
 from rich.console import Console
 
-from . import driver_growth, driver_restart, report, sbe_codecs
+from . import report, sbe_codecs
 from .dataplane import OURS, SIZES, Measured, Settings, measure
 from .library import LIBRARIES, load
 from .machine import describe
 from .role import leave
+from .sections import SECTIONS
 
 _README = Path(__file__).parent.parent / "README.md"
-_SECTIONS = ("two-processes", "one-process", "driver-growth", "driver-restart", "codecs")
+_NAMES = ("two-processes", "one-process", *SECTIONS, "codecs")
 
 
 @click.command()
 @click.option("--peers", is_flag=True, help="The same work on iceoryx2, zenoh and pyzmq beside it.")
 @click.option("--peer", multiple=True, type=click.Choice([*LIBRARIES][1:]), help="One of them. Repeatable.")
-@click.option("--only", multiple=True, type=click.Choice(_SECTIONS), help="Only this section. Repeatable.")
+@click.option("--only", multiple=True, type=click.Choice(_NAMES), help="Only this section. Repeatable.")
 @click.option("--size", multiple=True, type=click.Choice(list(SIZES)), help="Only this size. Repeatable.")
 @click.option("--runs", default=5, show_default=True, type=click.IntRange(1), help="Medians count.")
 @click.option("--quick", is_flag=True, help="One short run: shows that it works, not how fast it is.")
@@ -50,7 +51,7 @@ def main(
     update_readme: bool,
 ) -> None:
     """Latency and rate of the data plane, the cost beside a bare copy; what a driver costs as streams and
-    leases grow, and how long its restart is felt; and the codecs.
+    leases grow, and how long its restart is felt; what consumers' wishes cost; recordings; and the codecs.
 
     Run it on a machine that does nothing else. Only the ratios of one run mean anything elsewhere.
     """
@@ -58,7 +59,7 @@ def main(
     signal.signal(signal.SIGTERM, leave)
     names = [OURS, *([*LIBRARIES][1:] if peers else [name for name in LIBRARIES if name in peer])]
     libraries = {name: _load(name) for name in names}
-    sections = only or _SECTIONS
+    sections = only or _NAMES
     settings = Settings(
         libraries=names,
         sizes=[name for name in SIZES if not size or name in size],
@@ -70,8 +71,6 @@ def main(
     measured = Measured()
     if {"two-processes", "one-process"} & set(sections):
         measured = measure(settings, pairs="two-processes" in sections, one_process="one-process" in sections)
-    growth = driver_growth.measure(settings) if "driver-growth" in sections else driver_growth.Growth()
-    restarts = driver_restart.measure(settings) if "driver-restart" in sections else driver_restart.Restarts()
     made = report.Report(
         machine=describe(),
         versions={name: library.version() for name, library in libraries.items()},
@@ -79,8 +78,7 @@ def main(
         settings=settings,
         measured=measured,
         codecs=sbe_codecs.run(json_out=True) if "codecs" in sections else None,
-        growth=growth,
-        restarts=restarts,
+        parts=[part(settings) for name, part in SECTIONS.items() if name in sections],
     )
     _write(made, json_path, markdown=markdown, update_readme=update_readme)
     if made.failures:

@@ -35,8 +35,11 @@ def media_driver(directory: str) -> tp.MediaDriver:
 class DriverProcess:
     """The driver of one measurement. Ends with the block, and can be started again within it."""
 
-    def __init__(self, directory: str, **settings: str) -> None:
-        """Starts it; `wait_ready` says when it is there. Settings by their names: `driver__nslots`."""
+    def __init__(
+        self, directory: str, *, role: str = "driver", config: Path | None = None, **settings: str
+    ) -> None:
+        """Starts it; `wait_ready` says when it is there. Settings by their names: `driver__nslots`. Another
+        role than the driver, a registry say, is handled in the same way."""
         self._directory = directory
         self._ready_file = Path(directory, "driver.ready")
         self._log_file = Path(directory, "driver.log")
@@ -47,7 +50,8 @@ class DriverProcess:
         }
         chosen = places | {name.replace("__", "."): value for name, value in settings.items()}
         options = [part for name, value in chosen.items() for part in ("--set", f"{name}={value}")]
-        self._command = [sys.executable, "-m", "tensorpool", "driver", "run", *options]
+        options += [] if config is None else ["--config", str(config)]
+        self._command = [sys.executable, "-m", "tensorpool", role, "run", *options]
         self._command += ["--ready-file", str(self._ready_file)]
         self._process = self._start()
 
@@ -120,7 +124,7 @@ class DriverProcess:
 @contextlib.contextmanager
 def running(directory: str, **settings: str) -> Iterator[DriverProcess]:
     """A driver that is ready, on a media driver of its own."""
-    with media_driver(directory), DriverProcess(directory, **settings) as driver:
+    with media_driver(directory), DriverProcess(directory, config=None, **settings) as driver:
         driver.wait_ready()
         yield driver
 

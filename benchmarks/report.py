@@ -10,10 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from . import driver_report as of_driver
 from .dataplane import NSLOTS, OURS, QUIET_CORES, SIZES, Measured, Settings
-from .driver_growth import Growth
-from .driver_restart import Restarts
+from .parts import Figures, Part, Rows
 from .targets import Target, targets
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
@@ -28,8 +26,7 @@ class Report:
     settings: Settings
     measured: Measured
     codecs: dict[str, Any] | None
-    growth: Growth
-    restarts: Restarts
+    parts: list[Part]
 
     def to_json(self) -> dict[str, Any]:
         measured = self.measured
@@ -47,20 +44,23 @@ class Report:
                 for size, runs in measured.one_process.items()
                 if runs
             ],
-            "driver_growth": of_driver.growth_json(self.growth),
-            "driver_restart": of_driver.restart_json(self.restarts),
-            "targets": [_target_json(target) for target in targets(measured) + self.growth.targets()],
+            **{part.key: part.data for part in self.parts},
+            "targets": [_target_json(target) for target in self.targets()],
             "codecs": self.codecs,
             "failures": self.failures,
         }
 
     @property
     def failures(self) -> list[str]:
-        return self.measured.failures + self.growth.failures + self.restarts.failures
+        return [*self.measured.failures, *(failure for part in self.parts for failure in part.failures)]
+
+    def targets(self) -> list[Target]:
+        found = targets(self.measured) if self.measured.pairs else []
+        return found + [target for part in self.parts for target in part.targets]
 
     def others(self) -> float | None:
         """The most that other processes used during any measurement, in cores."""
-        known = (part.others() for part in (self.measured, self.growth, self.restarts))
+        known = (self.measured.others(), *(part.others for part in self.parts))
         return max((others for others in known if others is not None), default=None)
 
     @property
@@ -77,10 +77,7 @@ class Report:
                 "a frame is filled by one copy of its size and read in its first and last word; latency from "
                 "before the fill, at 1 kHz."
             )
-        if self.growth.runs:
-            found.append(of_driver.growth_words())
-        if self.restarts.runs:
-            found.append(of_driver.restart_words(self.restarts))
+        found += [words for part in self.parts for words in part.words]
         if others is not None:
             found.append(f"Others used at most {others:.2f} cores meanwhile.")
         return found
@@ -97,7 +94,6 @@ def _target_json(target: Target) -> dict[str, Any]:
 
 # --- the rows, the same for the terminal and for Markdown
 
-Rows = list[list[str]]
 _PAIR_HEAD = ["size", "library", "p50 µs", "p99 µs", "p99.9 µs", "delivered /s", "GiB/s", "lost", "÷ ours"]
 _SINGLE_HEAD = ["size", "publish + consume µs", "bare copy µs", "ratio"]
 _TARGET_HEAD = ["target", "to reach", "measured", ""]
@@ -132,9 +128,7 @@ def single_rows(measured: Measured) -> Rows:
 
 
 def target_rows(report: Report) -> Rows:
-    found = targets(report.measured) if report.measured.pairs else []
-    found += report.growth.targets() if report.growth.runs else []
-    return [[t.what, t.goal, _text(t.ratio, ".2f"), t.verdict] for t in found]
+    return [[t.what, t.goal, _text(t.ratio, ".2f"), t.verdict] for t in report.targets()]
 
 
 def codec_rows(codecs: dict[str, Any] | None) -> Rows:
@@ -146,17 +140,15 @@ def _text(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _sections(report: Report) -> Iterable[tuple[str, list[str], Rows]]:
-    for title, head, rows in (
-        ("Two processes", _PAIR_HEAD, pair_rows(report.measured)),
-        ("One process", _SINGLE_HEAD, single_rows(report.measured)),
-        ("Driver with many streams", of_driver.GROWTH_HEAD, of_driver.growth_rows(report.growth)),
-        ("Driver restart", of_driver.RESTART_HEAD, of_driver.restart_rows(report.restarts)),
-        ("Targets", _TARGET_HEAD, target_rows(report)),
-        ("Codecs", _CODEC_HEAD, codec_rows(report.codecs)),
-    ):
-        if rows:
-            yield title, head, rows
+def _sections(report: Report) -> Iterable[Figures]:
+    found = [
+        Figures("Two processes", _PAIR_HEAD, pair_rows(report.measured)),
+        Figures("One process", _SINGLE_HEAD, single_rows(report.measured)),
+        *(table for part in report.parts for table in part.tables),
+        Figures("Targets", _TARGET_HEAD, target_rows(report)),
+        Figures("Codecs", _CODEC_HEAD, codec_rows(report.codecs)),
+    ]
+    return (table for table in found if table.rows)
 
 
 # --- the forms

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -41,6 +42,10 @@ def adopt_orphans() -> None:
     A test that kills a role with SIGKILL would otherwise lose sight of the children that role had.
     """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+# Threads of libraries that stay once the library is imported: pyarrow's allocator has one.
+_FOR_LIFE = frozenset({"jemalloc_bg_thd"})
 
 
 @dataclass(frozen=True)
@@ -185,6 +190,9 @@ def _descriptors() -> dict[tuple[int, str], str]:
             target = os.readlink(f"/proc/self/fd/{name}")
         except OSError:  # the descriptor of this very listing
             continue
+        # Py4J opens and drops connections to a Spark that runs whenever it has something to say.
+        if target.startswith("socket:") and "py4j.java_gateway" in sys.modules:
+            continue
         if target not in KEPT_OPEN:
             found[int(name), target] = f"{name} → {target}"
     return found
@@ -201,6 +209,8 @@ def _threads() -> dict[tuple[int, str], str]:
         try:
             native_name = Path(f"/proc/self/task/{name}/comm").read_text().strip()
         except OSError:
+            continue
+        if native_name in _FOR_LIFE:
             continue
         kind = f"Python thread {python_names[tid]!r}" if tid in python_names else "native"
         found[tid, started] = f"{tid} {native_name!r} ({kind})"

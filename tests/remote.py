@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -49,15 +49,17 @@ class Remote:
         *args: Any,
         env: dict[str, str] | None = None,
         nursery: Nursery | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """In a fresh interpreter, or in one that a nursery has ready."""
+        """In a fresh interpreter, or in one that a nursery has ready. `prefix` is a command that runs it
+        elsewhere, in another namespace say."""
         arguments = (f"{role.__module__}:{role.__qualname__}", json.dumps(args))
         self._process: subprocess.Popen[bytes] | Child
         if nursery is not None:
             self._process = nursery.start("tests.remote:main", *arguments, env=env)
         else:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.remote", *arguments],
+                [*prefix, sys.executable, "-m", "tests.remote", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 cwd=ROOT,

@@ -22,6 +22,11 @@ TensorPoolError
 │   ├── Rejected                     it refused, and says why
 │   ├── CommandFailed                it accepted, and then something went wrong there
 │   └── ServiceTimeout (TimeoutError)    it is there, and did not answer in time
+├── DiscoveryError                   streams that were looked for
+│   ├── NoProvider (TimeoutError)    nobody answered
+│   ├── StreamNotFound (LookupError)     no stream of that name was there in time
+│   ├── AmbiguousStream (LookupError)    several streams have it
+│   └── StreamElsewhere              its driver is on another machine: only a bridge reaches it
 ├── MissingPackage (ImportError)     what was asked for needs a package that is not installed
 ├── RecordingError                   a recording on disk; `path` says where
 │   ├── NotARecording (ValueError)   there is none, or one of a format that is too new
@@ -261,6 +266,31 @@ class CommandFailed(ServiceError):
 
 class ServiceTimeout(ServiceError, TimeoutError):
     """The service is there, and did not answer in time."""
+
+
+class DiscoveryError(TensorPoolError):
+    """Whoever was asked for streams could not say; the message is theirs."""
+
+
+class NoProvider(DiscoveryError, TimeoutError):
+    """Nobody answered: no driver and no registry where they were asked for."""
+
+
+class StreamNotFound(DiscoveryError, LookupError):
+    """No such stream was there in time."""
+
+
+class AmbiguousStream(DiscoveryError, LookupError):
+    """Several streams fit, and one was wanted."""
+
+
+class StreamElsewhere(DiscoveryError):
+    """The stream was found, and its memory is another machine's."""
+
+    def __init__(self, message: str, *, stream_id: int, driver_instance_id: str) -> None:
+        super().__init__(message)
+        self.stream_id = stream_id
+        self.driver_instance_id = driver_instance_id
 
 
 class MissingPackage(TensorPoolError, ImportError):

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
+import threading
 from pathlib import Path
+
+import numpy as np
+import pytest
 
 import tensorpool as tp
 from tensorpool.client.ledger import DROP_REASONS
 from tensorpool.context.context import Context, Event
 from tests.e2e.pages import ROOT
+from tests.remote import Background
 
 PAGE = ROOT / "docs" / "reference" / "consumer-wishes.md"
 NATIVE = ROOT / "crates" / "dataplane" / "src"
@@ -30,6 +36,42 @@ def snake(name: str) -> str:
 def test_every_key_of_how_things_stand_is_there(aeron_dir: Path, shm_base: Path) -> None:
     with tp.open("standalone", aeron_dir=aeron_dir, shm_base_dir=shm_base) as ctx, ctx.consumer(1) as one:
         assert first_column("How things stand") == one.standing().keys()
+
+
+def test_every_phase_is_there() -> None:
+    assert first_column("Phases") == {phase.name for phase in tp.Phase}
+
+
+def test_every_key_of_a_latency_is_there(
+    aeron_dir: Path, shm_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSORPOOL_CONTEXT__HELLO_PERIOD", "100ms")
+    with (
+        tp.open("standalone", aeron_dir=aeron_dir, shm_base_dir=shm_base) as ctx,
+        ctx.producer(1) as producer,
+        ctx.consumer(1) as consumer,
+    ):
+        flowing = Background(lambda stop: flow(producer, consumer, stop))
+        event = next(ctx.status_events(timeout=60))
+        flowing.stop()
+    assert (event.tag, event.key) == ("service:consumer:1", "latency")
+    rows = re.findall(r"^\| (`.*?) \|", section("Latency"), re.MULTILINE)
+    assert {key for row in rows for key in re.findall(r"`(\w+)`", row)} == json.loads(str(event.value)).keys()
+
+
+def flow(producer: tp.Producer, consumer: tp.Consumer, stop: threading.Event) -> None:
+    while not stop.wait(0.005):
+        producer.offer(np.zeros(4))
+        consumer.poll()
+
+
+def test_the_counters_on_the_page_are_those_of_the_code() -> None:
+    source = (NATIVE / "reporter.rs").read_text("utf-8")
+    in_code = set(re.findall(r'name: "([^"]+)"', source))
+    rows = re.findall(
+        r"^\| (?:consumer|producer) \| (.*) \|$", section("Among the media driver's counters"), re.M
+    )
+    assert {name for row in rows for name in re.findall(r"`([^`]+)`", row)} == in_code
 
 
 def test_every_wish_is_an_argument() -> None:

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ import pytest
 
 import tensorpool as tp
 from tests.e2e.commandline import PATIENCE_S, CommandLine, filming, running
+from tests.remote import Background
 
 IMAGE = np.arange(48 * 64, dtype=np.uint16).reshape(48, 64)
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -105,6 +107,105 @@ def test_hz_measures_the_rate(live: Live) -> None:
         assert rate["min_s"] <= 1 / rate["hz"] <= rate["max_s"]
     words = live.command.run("stream", "hz", str(live.pictures), "--count", "1", "--period", "0.5").stdout
     assert re.match(r"[\d.]+ Hz  min .* max .* std dev .* window \d+", words)
+
+
+def test_hz_tells_how_long_frames_take_to_get_here(live: Live) -> None:
+    told = json.loads(
+        live.command.run("stream", "hz", str(live.pictures), "--count", "2", "--json").stdout.splitlines()[-1]
+    )
+    latency = told["latency"]
+    assert (latency["since"], latency["left_out"]) == ("capture", 0)
+    assert 0 < latency["life"]["p50_ns"] <= latency["life"]["p99_ns"] <= latency["life"]["max_ns"]
+    words = live.command.run("stream", "hz", str(live.pictures), "--count", "1").stdout
+    assert re.search(r"  latency p50 [\d.]+ .?s p99 [\d.]+ .?s", words), words
+
+
+def test_info_lists_what_the_source_says_of_itself(
+    there: CommandLine, free_stream_ids: Callable[[], int]
+) -> None:
+    described, plain = free_stream_ids(), free_stream_ids()
+    attributes = {
+        "serial": "A1",
+        "gain": 2.5,
+        "roi": [0, 0, 64, 48],
+        "dark": np.zeros((4, 6), np.uint8),
+        "raw": b"\x00\x01",
+        "rude": "\x1b[31mred",
+    }
+    with (
+        tp.MediaDriver(there.aeron_dir),
+        tp.open("standalone", aeron_dir=there.aeron_dir, shm_base_dir=there.shm_base) as ctx,
+        ctx.producer(described, pools=["64KiB"], name="camera", tags=["lab"], metadata=attributes),
+        ctx.producer(plain, pools=["4KiB"]),
+    ):
+        told = there.json("stream", "info", str(described))["metadata"]
+        words = there.run("stream", "info", str(described)).stdout
+        nothing = there.json("stream", "info", str(plain))
+        bare = there.run("stream", "info", str(plain)).stdout
+    assert told["version"] == 1
+    found = told["attributes"]
+    assert (found["serial"], found["gain"], found["roi"]) == ("A1", 2.5, [0, 0, 64, 48])
+    assert (found["dark"]["shape"], found["dark"]["dtype"]) == ([4, 6], "uint8")
+    assert found["raw"] == {"format": "application/octet-stream", "bytes": 2, "base64": "AAE="}
+    assert re.search(r"^metadata +version 1, \d+ attributes *$", words, re.M)
+    assert re.search(r"^  serial +A1 *$", words, re.M)
+    assert re.search(r"^  dark +array 4x6 uint8 *$", words, re.M)
+    assert re.search(r"^  raw +2 bytes of application/octet-stream *$", words, re.M)
+    assert "\x1b" not in words
+    assert nothing["metadata"] is None
+    assert re.search(r"^metadata +none *$", bare, re.M)
+
+
+def test_watch_tells_the_latency_of_the_slowest_consumer(any_live: Live) -> None:
+    with (
+        tp.open(
+            "standalone",
+            aeron_dir=any_live.command.aeron_dir,
+            media_driver="external",
+            shm_base_dir=any_live.command.shm_base,
+        ) as ctx,
+        ctx.consumer(any_live.pictures) as consumer,
+        running(any_live.command.start("stream", "watch", "--json", "--period", "0.3")) as watcher,
+    ):
+        assert watcher.stdout is not None
+        latency = None
+        while latency is None:
+            for _ in range(10):
+                consumer.receive_or_none(1.0)
+            line = json.loads(watcher.stdout.readline())
+            latency = line["latency"] if line["stream_id"] == any_live.pictures else None
+        watcher.send_signal(signal.SIGINT)
+        watcher.communicate(timeout=60)
+    # The watcher itself reads too, and does not tell.
+    assert latency["consumers"] == 1
+    assert 0 < latency["p50_ns"] <= latency["p99_ns"] <= latency["max_ns"]
+
+
+def test_latency_is_watched_as_what_a_service_says(live: Live) -> None:
+    command = live.command
+    with (
+        tp.open(
+            "standalone", aeron_dir=command.aeron_dir, media_driver="external", shm_base_dir=command.shm_base
+        ) as ctx,
+        ctx.consumer(live.pictures) as consumer,
+        running(
+            command.start("service", "watch", f"consumer:{live.pictures}", "latency", "--json")
+        ) as watcher,
+    ):
+        assert watcher.stdout is not None
+        reading = Background(lambda stop: read_until(stop, consumer))
+        line = json.loads(watcher.stdout.readline())
+        reading.stop()
+        watcher.send_signal(signal.SIGINT)
+        watcher.communicate(timeout=60)
+    assert (line["tag"], line["key"]) == (f"service:consumer:{live.pictures}", "latency")
+    assert json.loads(line["value"])["count"] > 0
+    assert watcher.returncode == 0
+
+
+def read_until(stop: threading.Event, consumer: tp.Consumer) -> None:
+    while not stop.is_set():
+        consumer.receive_or_none(0.1)
 
 
 def test_echo_summarizes_frames(any_live: Live) -> None:

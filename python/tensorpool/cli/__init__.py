@@ -11,10 +11,15 @@ import click
 
 from .. import __version__
 from ..errors import TensorPoolError
+from .bridge import bridge
 from .demo import demo
+from .discover import discover
 from .doctor import doctor
 from .driver import driver
+from .record import record
 from .recording import recording
+from .registry import registry
+from .replay import replay
 from .sbe import sbe
 from .service import service
 from .shm import shm
@@ -26,7 +31,11 @@ Examples:
   tensorpool demo                     tensors between processes, live, with a ledger
   tensorpool doctor                   is this machine fit, and if not, what to do
   tensorpool driver                   run the owner of all memory; see who holds leases
+  tensorpool discover                 which streams there are, by name and tags
   tensorpool stream watch             every stream, live: rate, shape, bandwidth, drops
+  tensorpool record --all --out DIR   streams to disk, every sequence accounted for
+  tensorpool replay DIR               a recording into the pools again, as it was
+  tensorpool bridge                   carry streams to another host
   tensorpool service ls               which services run, and how to steer them
   tensorpool shm inspect PATH         what lies in shared memory, and whether it is sound
   tensorpool sbe decode message.bin   any message of the protocols as JSON
@@ -39,10 +48,15 @@ def cli() -> None:
     """Move tensors between processes through shared memory, and watch them."""
 
 
+cli.add_command(bridge)
 cli.add_command(demo)
+cli.add_command(discover)
 cli.add_command(doctor)
 cli.add_command(driver)
+cli.add_command(record)
 cli.add_command(recording)
+cli.add_command(replay)
+cli.add_command(registry)
 cli.add_command(sbe)
 cli.add_command(service)
 cli.add_command(shm)

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from .. import context
+from ..client import Reports
 from ..errors import MediaDriverUnavailable
 from ..service import ServiceClient
 from ..shm.inspect import user_of
@@ -53,6 +54,8 @@ class Connection:
             )
         except MediaDriverUnavailable as error:
             raise _unavailable(error) from None
+        # Who only looks is not looked at.
+        ctx._reports = Reports(latency=False, counters=False)
         with ctx:
             yield ctx
 

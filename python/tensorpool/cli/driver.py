@@ -15,6 +15,7 @@ from rich.text import Text
 
 from .. import context
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
+from ..discovery import DiscoverySettings
 from ..driver import DriverAgent, DriverSettings, other_driver, read_holder
 from ..errors import NoSuchService, ServiceTimeout
 from ..observe.driver import SERVICE, all_rows
@@ -97,7 +98,7 @@ def driver() -> None:
 
 
 @driver.command(epilog=_RUN)
-@role_options(ContextSettings, AeronSettings, ShmSettings, ServiceSettings, DriverSettings)
+@role_options(ContextSettings, AeronSettings, ShmSettings, ServiceSettings, DriverSettings, DiscoverySettings)
 def run(config: Config) -> None:
     """Run the driver here until SIGTERM or Ctrl-C.
 
@@ -119,6 +120,7 @@ def run(config: Config) -> None:
                 service_token=config[ServiceSettings].token,
                 announce_period_ns=config[AeronSettings].announce_period_ns,
                 embedded=False,
+                discovery=config[DiscoverySettings],
             )
 
         _allow_many_files()

@@ -8,7 +8,7 @@ import time
 
 import click
 
-from ..client import Consumer
+from ..client import Consumer, Latency, Spread
 from ..context import Context
 from ..errors import ReceiveTimeout
 from ..observe import Gauge, Intervals, Rate
@@ -94,6 +94,7 @@ def _print(meter: _Meter, as_json: bool) -> None:
             "rate": None if rate is None else rate.as_json(),
             "made_hz": made_hz,
             "dropped": dropped,
+            "latency": meter.consumer.latency().as_json(),
         }
         click.echo(json.dumps(line))
     elif not fresh:
@@ -103,12 +104,21 @@ def _print(meter: _Meter, as_json: bool) -> None:
     else:
         words = f"{rate.hz:,.2f} Hz  min {span_text(rate.min_s)}  max {span_text(rate.max_s)}  "
         words += f"std dev {span_text(rate.std_dev_s)}  window {rate.frames}"
+        words += _latency_words(meter.consumer.latency())
         if dropped:
             words += f"  dropped {sum(dropped.values())} ({_words(dropped)})"
             # Who cannot keep up must not take its own pace for the producer's.
             words += "" if made_hz is None else f"  made at {made_hz:,.0f} Hz"
         click.echo(words)
     sys.stdout.flush()
+
+
+def _latency_words(latency: Latency) -> str:
+    # Before the first interval is over, all that there is.
+    spread: Spread = latency.last if latency.last.count else latency.life
+    if not spread.count:
+        return ""
+    return f"  latency p50 {span_text(spread.p50_ns / 1e9)} p99 {span_text(spread.p99_ns / 1e9)}"
 
 
 def _words(dropped: dict[str, int]) -> str:

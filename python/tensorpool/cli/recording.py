@@ -13,10 +13,12 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from .parameters import Time
 from .screen import BAD, DIM, GOOD, WARN, bytes_text, columns, console, pairs, span_text
 
 if TYPE_CHECKING:
     from ..recording.operations import RecordingInfo
+    from ..recording.operations.copying import Copied
 
 _EPILOG = """
 \b
@@ -63,27 +65,6 @@ Examples:
 """
 
 
-class _Time(click.ParamType[int]):
-    """A time of day, as nanoseconds."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        if value.isascii() and value.isdigit():
-            return int(value)
-        try:
-            when = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(
-                f"{value!r} is no time; write 2026-01-31T12:00:00Z, or nanoseconds since 1970", param, ctx
-            )
-        when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-        since = when - datetime(1970, 1, 1, tzinfo=UTC)
-        return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1_000
-
-
 _directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
 _as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 
@@ -93,8 +74,8 @@ def _range_options(command: Callable[..., None]) -> Callable[..., None]:
         (
             click.option("--first-seq", type=click.IntRange(0), help="The first sequence to take."),
             click.option("--last-seq", type=click.IntRange(0), help="The last sequence to take."),
-            click.option("--from", "start", type=_Time(), help="Take what was received from then on (UTC)."),
-            click.option("--to", "end", type=_Time(), help="Take what was received until then."),
+            click.option("--from", "start", type=Time(), help="Take what was received from then on (UTC)."),
+            click.option("--to", "end", type=Time(), help="Take what was received until then."),
         )
     ):
         command = option(command)
@@ -229,9 +210,10 @@ def repair(directory: str, as_json: bool) -> None:
 @click.argument("target", metavar="NEW", type=click.Path(file_okay=False))
 @click.option("--stream", "streams", multiple=True, type=int, help="Only this stream; may be repeated.")
 @_range_options
+@_as_json
 def cut(
     directory: str, target: str, streams: tuple[int, ...], first_seq: int | None, last_seq: int | None,
-    start: int | None, end: int | None,
+    start: int | None, end: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Copy a part of the recording DIR into the new recording NEW."""
     from ..recording import cut as copy
@@ -241,19 +223,31 @@ def cut(
             directory, target, streams=streams or None, seq=(first_seq, last_seq), time=_bounds(start, end),
             progress=progress,
         )  # fmt: skip
-    click.echo(f"{done.rows:,} frames, {bytes_text(done.payload_bytes)}, in {target}", err=True)
+    _say_copied(done, target, as_json)
 
 
 @recording.command(epilog=_MERGE)
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(exists=True))
 @click.option("--into", "target", required=True, type=click.Path(file_okay=False), help="The new recording.")
-def merge(directories: tuple[str, ...], target: str) -> None:
+@_as_json
+def merge(directories: tuple[str, ...], target: str, as_json: bool) -> None:
     """Make one recording of several. A frame that more than one has is taken once."""
     from ..recording import merge as join
 
     with _progress("merging") as progress:
         done = join(directories, target, progress=progress)
-    click.echo(f"{done.rows:,} frames, {bytes_text(done.payload_bytes)}, in {target}", err=True)
+    _say_copied(done, target, as_json)
+
+
+def _say_copied(done: Copied, target: str, as_json: bool) -> None:
+    if as_json:
+        report = {
+            "path": target, "rows": done.rows, "payload_bytes": done.payload_bytes,
+            "streams": sorted(done.streams),
+        }  # fmt: skip
+        click.echo(json.dumps(report, indent=2))
+    else:
+        click.echo(f"{done.rows:,} frames, {bytes_text(done.payload_bytes)}, in {target}", err=True)
 
 
 @recording.command(epilog=_EXPORT)
@@ -263,9 +257,10 @@ def merge(directories: tuple[str, ...], target: str) -> None:
 @click.option("--stream", "stream_id", type=int, help="Needed if there are several, except for mcap.")
 @click.option("--epoch", type=click.IntRange(0), help="Only this epoch.")
 @_range_options
+@_as_json
 def export(
     directory: str, target: str, form: str | None, stream_id: int | None, epoch: int | None,
-    first_seq: int | None, last_seq: int | None, start: int | None, end: int | None,
+    first_seq: int | None, last_seq: int | None, start: int | None, end: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Write frames of the recording DIR to FILE: a numpy stack or archive, Zarr, or MCAP."""
     from ..recording import export as write
@@ -280,7 +275,10 @@ def export(
         if type(error) not in (FileExistsError, ValueError):
             raise
         raise click.UsageError(str(error)) from None
-    click.echo(f"{count:,} frames in {target}", err=True)
+    if as_json:
+        click.echo(json.dumps({"path": target, "rows": count}))
+    else:
+        click.echo(f"{count:,} frames in {target}", err=True)
 
 
 def _bounds(start: int | None, end: int | None) -> tuple[int | None, int | None] | None:

@@ -142,15 +142,18 @@ def ls(to: Connection) -> None:
 @click.argument("stream_id", metavar="ID", type=_ID)
 @connection_options
 def info(to: Connection, stream_id: int) -> None:
-    """One stream: layout, producer, epoch, directory, and who holds leases for how long."""
+    """One stream: layout, producer, epoch, directory, attributes, and who holds leases for how long."""
     from ..observe.driver import driver_leases, driver_streams
+    from .attributes import as_json, attribute_rows, heard_attributes
 
     with _stream(to, stream_id) as (ctx, one):
         known = driver_streams(ctx, timeout=to.timeout)
         leases = driver_leases(ctx, stream_id, timeout=to.timeout)
+        attributes = heard_attributes(ctx, stream_id, to.timeout)
     now = time.monotonic_ns()
     if to.as_json:
-        click.echo(json.dumps({**_with_driver(one, known, now), "leases": leases}, indent=2))
+        told = {**_with_driver(one, known, now), "metadata": as_json(attributes), "leases": leases}
+        click.echo(json.dumps(told, indent=2))
         return
     screen = console()
     screen.print(
@@ -170,6 +173,7 @@ def info(to: Connection, stream_id: int) -> None:
                 ),
                 ("directory", one.directory or one.header_uri),
                 ("announced", f"{span_text(one.age_ns(now) / 1e9)} ago"),
+                *attribute_rows(attributes),
             ]
         )
     )
@@ -194,10 +198,11 @@ def info(to: Connection, stream_id: int) -> None:
 @click.option("--count", type=click.IntRange(1), help="Stop after so many reports.")
 @connection_options
 def watch(to: Connection, period: float, count: int | None) -> None:
-    """All streams, live: rate, bandwidth, shape, dtype, drops. Until Ctrl-C.
+    """All streams, live: rate, bandwidth, shape, dtype, drops, latency. Until Ctrl-C.
 
     A table on a terminal, else a line a stream and period. Rates are the producer's, from its sequence
-    numbers; drops are what every consumer misses (frames that were not published, say).
+    numbers; drops are what every consumer misses (frames that were not published, say); the latency is
+    that of the slowest consumer that tells one.
     """
     with to.context() as ctx:
         if not watch_streams(ctx, period=period, count=count, timeout=to.timeout, as_json=to.as_json):
@@ -223,7 +228,7 @@ def watch(to: Connection, period: float, count: int | None) -> None:
 )  # fmt: skip
 @connection_options
 def hz(to: Connection, stream_id: int, window: int, period: float, count: int | None, clock: str) -> None:
-    """How many frames a second, and how evenly they come. Until Ctrl-C."""
+    """How many frames a second, how evenly they come, how long they take to get here. Until Ctrl-C."""
     with _stream(to, stream_id) as (ctx, _):
         measure(ctx, stream_id, window=window, period=period, count=count, clock=clock, to=to)
 

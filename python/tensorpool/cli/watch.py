@@ -21,9 +21,9 @@ from rich.text import Text
 from ..client import Consumer
 from ..context import Context
 from ..errors import RegionRejected
-from ..observe import AnnounceEar, Gauge, StreamHeard
+from ..observe import AnnounceEar, Gauge, LatencyEar, StreamHeard
 from ..observe.driver import driver_streams
-from .screen import DIM, WARN, bytes_text, columns, console, shape_text
+from .screen import DIM, WARN, bytes_text, columns, console, shape_text, span_text
 
 # A descriptor stream of 16 MiB holds a tenth of a second of the fastest producers.
 _LOOK_S = 0.02
@@ -92,6 +92,7 @@ class _Watch:
         self._ctx = ctx
         self._window_ns = int(max(_SHORTEST_WINDOW_S, 2 * period) * 1e9)
         self._ear = ear
+        self._latencies = LatencyEar(ctx)
         self._watched: dict[int, _Watched] = {}
         self._names: dict[int, str] = {}
 
@@ -99,6 +100,7 @@ class _Watch:
         """Keeps up until the time has come."""
         while True:
             self._ear.poll()
+            self._latencies.poll()
             self._take_in()
             for one in self._watched.values():
                 one.look()
@@ -124,9 +126,14 @@ class _Watch:
                 known.heard = heard
 
     def reports(self) -> list[dict[str, Any]]:
-        return [self._watched[stream_id].report() for stream_id in sorted(self._watched)]
+        return [self._report(stream_id) for stream_id in sorted(self._watched)]
+
+    def _report(self, stream_id: int) -> dict[str, Any]:
+        told = self._latencies.book.of(stream_id, time.monotonic_ns())
+        return {**self._watched[stream_id].report(), "latency": None if told is None else told.as_json()}
 
     def close(self) -> None:
+        self._latencies.close()
         for one in self._watched.values():
             one.consumer.close()
 
@@ -193,8 +200,9 @@ def _table(reports: list[dict[str, Any]]) -> Table | Text:
         "shape",
         "dtype",
         "seq",
+        "p99",
         "dropped",
-        right=("stream", "Hz", "per second", "seq"),
+        right=("stream", "Hz", "per second", "seq", "p99"),
     )
     for one in reports:
         state = _state(one)
@@ -208,6 +216,7 @@ def _table(reports: list[dict[str, Any]]) -> Table | Text:
                 "",
                 one["seq"] or "",
                 "",
+                "",
             )
             continue
         table.add_row(
@@ -218,6 +227,7 @@ def _table(reports: list[dict[str, Any]]) -> Table | Text:
             shape_text(one["shape"]),
             one["dtype"],
             one["seq"],
+            _p99(one["latency"]),
             _dropped(one["dropped"]),
         )
     return table
@@ -233,6 +243,7 @@ def _line(one: dict[str, Any]) -> str:
         one["dtype"],
         f"seq {one['seq']}",
         f"dropped {_dropped(one['dropped']) or '0'}",
+        *([f"latency p99 {_p99(one['latency'])}"] if one["latency"] else []),
     ]
     return "  ".join(words)
 
@@ -248,6 +259,10 @@ def _state(one: dict[str, Any]) -> str:
 
 def _hz(hz: float | None) -> str:
     return "" if hz is None else f"{hz:,.1f}"
+
+
+def _p99(latency: dict[str, int] | None) -> str:
+    return "" if latency is None else span_text(latency["p99_ns"] / 1e9)
 
 
 def _dropped(dropped: dict[str, int]) -> str:

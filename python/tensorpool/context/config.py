@@ -93,6 +93,16 @@ class ContextSettings:
         default=parse_duration("1s"),
         minimum=parse_duration("10ms"),
     )
+    tell_latency: bool = setting(
+        "Consumers tell their latency on the services' status stream, once a hello period in which frames "
+        "came: key `latency` of `service:consumer:<stream>`.",
+        default=True,
+    )
+    aeron_counters: bool = setting(
+        "A few numbers of producers and consumers stand among the media driver's counters: of up to 64 in a "
+        "program.",
+        default=True,
+    )
     progress_interval_ns: DurationNs = setting(
         "A producer tells of a frame that is still filling no more often than this, whatever its consumers "
         "ask for. If they ask for nothing, it is every 250us.",

@@ -3,60 +3,31 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
-import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
-
-import numpy.typing as npt
+from typing import Self
 
 from .. import _native
-from ..client import (
-    Consumer,
-    Description,
-    LeasedProducer,
-    LeaseTerms,
-    OwnStreams,
-    Producer,
-    StandaloneProducer,
-    TracedLeasedProducer,
-    TracedProducer,
-    TracedStandaloneProducer,
-    TraceIds,
-    Tracer,
-    wait_attached,
-)
-from ..client.leased import attach_error
-from ..driver import DEFAULT_NSLOTS, DriverAgent, DriverSettings, EmbeddedDriver, place_of
-from ..errors import (
-    ClosedError,
-    CommandFailed,
-    ConfigError,
-    ForkedError,
-    MediaDriverUnavailable,
-    NoSuchService,
-    Rejected,
-    ServiceError,
-    ServiceTimeout,
-)
+from ..client import LeaseTerms, OwnStreams, Reports, TraceIds
+from ..discovery import DiscoverySettings
+from ..driver import DriverAgent, DriverSettings, EmbeddedDriver, place_of
+from ..errors import ClosedError, ForkedError, MediaDriverUnavailable
 from ..runtime.config import Secret
-from ..service import RunningService, ServiceStreams
-from ..shm import parse_pools
-from ..transport import StreamIds, descriptor_channel, embed_lock_path
-from .describing import WithMetadata
+from ..service import ServiceStreams
+from ..transport import StreamIds, embed_lock_path
+from .consumers import WithConsumers
+from .endpoints import SHARED_CHANNEL
+from .finding import WithDiscovery
+from .history import WithHistory
 from .host import DriverHost, Mode
-from .services import WithServices
+from .producers import WithProducers
 
-_LOG = logging.getLogger(__name__)
-_SHARED_CHANNEL = "aeron:ipc"
-_READY_TIMEOUT_S = 10.0
-_Endpoint = TypeVar("_Endpoint", Producer, Consumer)
 _open_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
 
@@ -76,7 +47,7 @@ class Event:
     detail: str
 
 
-class Context(WithServices, WithMetadata):
+class Context(WithProducers, WithConsumers, WithDiscovery, WithHistory):
     """What `tensorpool.open()` returns. Close it, or use it in a `with` block."""
 
     def __init__(
@@ -93,9 +64,11 @@ class Context(WithServices, WithMetadata):
         service_streams: ServiceStreams,
         service_token: Secret | None,
         driver_settings: DriverSettings,
+        discovery: DiscoverySettings,
         terms: LeaseTerms,
         descriptor_term_bytes: int,
         streams: OwnStreams,
+        reports: Reports,
         connect_timeout: float,
         driver_timeout: float,
         announce_period: float,
@@ -105,6 +78,7 @@ class Context(WithServices, WithMetadata):
         self.namespace = namespace
         self._terms = terms
         self._streams = streams
+        self._reports = reports
         self._descriptor_term_bytes = descriptor_term_bytes
         self.stream_ids = stream_ids
         self._base = shm_base_dir
@@ -112,21 +86,46 @@ class Context(WithServices, WithMetadata):
         self.service_streams = service_streams
         self._service_token = service_token
         self._trace_ids = TraceIds()
-        self._endpoints: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
-        self._running: set[RunningService] = set()
+        self._endpoints = weakref.WeakSet()
+        self._reported = weakref.WeakSet()
+        self._running = set()
         self._ears = {}
+        self._discovery = discovery
+        self._finder = None
+        self._siblings = {}
         self._closed = False
         self._knows_period = False
+        # For streams of another driver on the same media driver, which are found by name.
+        self._sibling = partial(
+            Context,
+            mode="driver",
+            aeron_dir=aeron_dir,
+            embed=False,
+            aeron_dir_mode=aeron_dir_mode,
+            namespace=namespace,
+            shm_base_dir=shm_base_dir,
+            allowed_base_dirs=allowed_base_dirs,
+            service_streams=service_streams,
+            service_token=service_token,
+            driver_settings=driver_settings,
+            discovery=discovery,
+            descriptor_term_bytes=descriptor_term_bytes,
+            streams=streams,
+            reports=reports,
+            connect_timeout=connect_timeout,
+            driver_timeout=driver_timeout,
+            announce_period=announce_period,
+        )
         self._conductor = _native.Conductor(
             aeron_dir=aeron_dir,
             media_driver_lock=embed_lock_path(aeron_dir),
             embed=embed,
             dir_mode=aeron_dir_mode,
             driver_timeout_ms=int(driver_timeout * 1000),
-            announce_channel=_SHARED_CHANNEL,
+            announce_channel=SHARED_CHANNEL,
             announce_stream_id=stream_ids.announce,
             announce_period_ns=self._announce_period_ns,
-            control_channel=_SHARED_CHANNEL,
+            control_channel=SHARED_CHANNEL,
             control_stream_id=stream_ids.control,
             qos_stream_id=stream_ids.qos,
             allowed_base_dirs=list(allowed_base_dirs),
@@ -163,6 +162,7 @@ class Context(WithServices, WithMetadata):
                 service_token=self._service_token,
                 announce_period_ns=self._announce_period_ns,
                 embedded=True,
+                discovery=self._discovery,
             )
             return EmbeddedDriver(agent)
 
@@ -195,253 +195,6 @@ class Context(WithServices, WithMetadata):
     def closed(self) -> bool:
         return self._closed
 
-    @overload
-    def producer(
-        self,
-        stream_id: int,
-        *,
-        pools: Sequence[str | int] | str | int | None = None,
-        nslots: int | None = None,
-        name: str | None = None,
-        tags: Sequence[str] = (),
-        metadata: Mapping[str, Any] | None = None,
-        dtype: npt.DTypeLike | None = None,
-        descriptor_stream_id: int | None = None,
-        metadata_stream_id: int | None = None,
-        publish_timestamps: bool = False,
-        prefault: bool = True,
-        require_hugepages: bool = False,
-        traces: Literal[True],
-    ) -> TracedProducer: ...
-    @overload
-    def producer(
-        self,
-        stream_id: int,
-        *,
-        pools: Sequence[str | int] | str | int | None = None,
-        nslots: int | None = None,
-        name: str | None = None,
-        tags: Sequence[str] = (),
-        metadata: Mapping[str, Any] | None = None,
-        dtype: npt.DTypeLike | None = None,
-        descriptor_stream_id: int | None = None,
-        metadata_stream_id: int | None = None,
-        publish_timestamps: bool = False,
-        prefault: bool = True,
-        require_hugepages: bool = False,
-        traces: bool = False,
-    ) -> Producer: ...
-    def producer(
-        self,
-        stream_id: int,
-        *,
-        pools: Sequence[str | int] | str | int | None = None,
-        nslots: int | None = None,
-        name: str | None = None,
-        tags: Sequence[str] = (),
-        metadata: Mapping[str, Any] | None = None,
-        dtype: npt.DTypeLike | None = None,
-        descriptor_stream_id: int | None = None,
-        metadata_stream_id: int | None = None,
-        publish_timestamps: bool = False,
-        prefault: bool = True,
-        require_hugepages: bool = False,
-        traces: bool = False,
-    ) -> Producer:
-        """The producer of `stream_id`: a stream has one at a time.
-
-        `pools` are the size classes of payloads (`["64KiB", "1MiB"]`), `nslots` how many frames a reader
-        may lag behind before they are overwritten: a power of two. What is not given is as the driver has it
-        for this stream. All memory is allocated now. `traces` gives every frame a trace id and lets
-        `offer(array, parents=[frame, …])` tell of its lineage. `require_hugepages`: on huge pages or not at
-        all. Raises AttachError if the driver says no.
-
-        `name`, `tags` and `metadata` travel to every consumer (see `producer.set_metadata`). `dtype` says
-        that frames are of a type that the wire has no number for, as in "float16"; where there is metadata,
-        the first array of such a type says so too.
-        """
-        self._check_open()
-        _checked_stream_id(stream_id)
-        terms, first = self._metadata_terms(metadata_stream_id), None
-        if name is not None or tags or metadata is not None or dtype is not None:
-            first = Description(name=name, tags=tags, metadata=metadata, dtype=dtype)
-        if nslots is not None:
-            _checked_nslots(nslots)
-        common: dict[str, Any] = {
-            "descriptor_channel": descriptor_channel(self._descriptor_term_bytes),
-            "descriptor_stream_id": self._descriptor_stream(descriptor_stream_id),
-            "publish_timestamps": publish_timestamps,
-            "streams": self._streams,
-            "prefault": prefault,
-        }
-        producer: Producer
-        if self.mode == "standalone":
-            kind = TracedStandaloneProducer if traces else StandaloneProducer
-            producer = kind.create(
-                self._conductor,
-                stream_id,
-                base=self._base,
-                namespace=self.namespace,
-                nslots=nslots or DEFAULT_NSLOTS,
-                pools=parse_pools(pools),
-                announce_period_ns=self._announce_period_ns,
-                **common,
-            )
-        else:
-            if not (pools is None and nslots is None and name is None and not tags):
-                self._provision(stream_id, pools, nslots, name, tags)
-            self._learn_period()
-            leased = TracedLeasedProducer if traces else LeasedProducer
-            producer = leased.attach(
-                self._conductor, stream_id, self._terms, require_hugepages=require_hugepages, **common
-            )
-        if isinstance(producer, TracedProducer):
-            control = _native.Publication(self._conductor, _SHARED_CHANNEL, self.stream_ids.control)
-            producer.tracer = Tracer(self._trace_ids, control)
-        self._ready(producer)
-        try:
-            producer._start_describing(terms, first)
-        except BaseException:
-            producer.close()
-            raise
-        return producer
-
-    def _provision(
-        self,
-        stream_id: int,
-        pools: Sequence[str | int] | str | int | None,
-        nslots: int | None,
-        name: str | None,
-        tags: Sequence[str],
-    ) -> None:
-        """Tells the driver the layout of a stream that the producer is about to attach to."""
-        wanted: dict[str, Any] = {"stream_id": stream_id}
-        if pools is not None:
-            wanted["pools"] = [stride for _, stride in parse_pools(pools)]
-        if nslots is not None:
-            wanted["nslots"] = nslots
-        if name is not None:
-            wanted["name"] = name
-        if tags:
-            wanted["tags"] = list(tags)
-        try:
-            with self.service("driver", timeout=self._terms.attach_timeout_ns / 1e9) as driver:
-                driver.call("provision", wanted)
-        except (Rejected, CommandFailed) as error:
-            raise attach_error(stream_id, "REJECTED", str(error), self._terms) from None
-        except (NoSuchService, ServiceTimeout):
-            raise attach_error(stream_id, "NO_ANSWER", "", self._terms) from None
-
-    def consumer(
-        self,
-        stream_id: int,
-        *,
-        policy: Literal["stream", "latest"] = "stream",
-        idle: Literal["backoff", "busy-spin", "yield", "sleep"] = "backoff",
-        timeout: float | None = None,
-        max_rate_hz: int | None = None,
-        own_stream: bool = False,
-        progress: bool = False,
-        progress_interval_us: int | None = None,
-        progress_bytes: int | None = None,
-        progress_rows: int | None = None,
-        max_outstanding_seq_gap: int = 256,
-        descriptor_stream_id: int | None = None,
-        metadata_stream_id: int | None = None,
-    ) -> Consumer:
-        """A consumer of `stream_id`; it maps the stream when there is one, now or later.
-
-        `timeout` bounds each wait of an iteration. `policy="latest"` always gives the newest frame.
-        `max_rate_hz` asks the producer for so many frames a second at most, evenly spaced by their own
-        timestamps, on a descriptor stream of this consumer's own; `own_stream` asks for such a stream
-        without a limit. A producer may decline: then all frames come on the shared one (event `declined`).
-        `progress` asks to hear of frames that are still filling (`consumer.progress()`), at best every
-        `progress_interval_us`, and for `progress_bytes` or `progress_rows` more; the producer decides.
-        """
-        self._check_open()
-        if max_outstanding_seq_gap < 0:
-            raise ConfigError(f"max_outstanding_seq_gap {max_outstanding_seq_gap}: use 0 or more frames")
-        if policy not in ("stream", "latest"):
-            raise ConfigError(f"policy {policy!r}: use 'stream' or 'latest'")
-        self._learn_period()
-        consumer = Consumer(
-            self._conductor,
-            stream_id=_checked_stream_id(stream_id),
-            descriptor_channel="aeron:ipc",
-            descriptor_stream_id=self._descriptor_stream(descriptor_stream_id),
-            max_outstanding_seq_gap=max_outstanding_seq_gap,
-            freshness_ns=3 * self._announce_period_ns,
-            hello_period_ns=self._streams.period_ns,
-            wanted=self._streams.wishes(
-                max_rate_hz=max_rate_hz,
-                own_stream=own_stream,
-                progress=progress,
-                progress_interval_us=progress_interval_us,
-                progress_bytes=progress_bytes,
-                progress_rows=progress_rows,
-            ),
-            idle=idle,
-            latest_only=policy == "latest",
-            lease=None if self.mode == "standalone" else self._terms.native(may_create=False),
-            metadata=self._metadata_ear(metadata_stream_id),
-        )
-        consumer._timeout = timeout
-        return self._ready(consumer)
-
-    def _descriptor_stream(self, given: int | None) -> int:
-        stream = self.stream_ids.descriptor if given is None else given
-        if not 0 < stream < 1 << 31:
-            raise ConfigError(f"descriptor stream id {stream}: use 1 to 2147483647, as in 1100")
-        return stream
-
-    def _ready(self, endpoint: _Endpoint) -> _Endpoint:
-        """Waits until Aeron has given the endpoint its handle."""
-        self._endpoints.add(endpoint)
-        # Whoever keeps only the endpoint keeps the context too, and so the close at exit.
-        endpoint._context = self
-        deadline = time.monotonic() + _READY_TIMEOUT_S
-        while not endpoint.is_ready:
-            if time.monotonic() > deadline:
-                endpoint.close()
-                why = self._conductor.status()["last_error"] or "it did not answer"
-                raise MediaDriverUnavailable(
-                    f"the media driver in {self.aeron_dir} gave no stream: {why}; check that it runs",
-                    aeron_dir=self.aeron_dir,
-                )
-            time.sleep(0.001)
-        if self.mode != "standalone":
-            try:
-                wait_attached(endpoint, self._terms, self._driver_answers)
-            except BaseException:
-                endpoint.close()
-                raise
-        return endpoint
-
-    def _driver_answers(self) -> bool:
-        """Whether there is a driver at all: it may be busy with what was asked for."""
-        try:
-            with self.service("driver", timeout=1.0) as driver:
-                driver.ping()
-        except ServiceError:
-            return False
-        return True
-
-    def _learn_period(self) -> None:
-        """Freshness is judged by the driver's announce period: once, the driver is asked for it."""
-        if self.mode == "standalone" or self._knows_period or self._host.is_here:
-            return
-        try:
-            with self.service("driver", timeout=1.0) as driver:
-                period_ns = round(driver.call("status")["announce_period_s"] * 1e9)
-        except (ServiceError, KeyError, TypeError):
-            # A driver of another make, or none yet: our own setting has to do.
-            return
-        self._knows_period = True
-        if period_ns != self._announce_period_ns:
-            _LOG.info("the driver announces every %.3g s: taken over", period_ns / 1e9)
-            self._announce_period_ns = period_ns
-            self._terms = replace(self._terms, announce_period_ns=period_ns)
-
     def events(self, timeout: float | None = None) -> Iterator[Event]:
         """What happened, in order; waits for more until closed, or until `timeout` seconds of silence."""
         while (event := self._conductor.next_event(1e9 if timeout is None else timeout)) is not None:
@@ -467,6 +220,9 @@ class Context(WithServices, WithMetadata):
             rest.callback(self._host.close)
             for endpoint in list(self._endpoints):
                 rest.callback(endpoint.close)
+            rest.callback(self._close_finder)
+            for sibling in list(self._siblings.values()):
+                rest.callback(sibling.close)
             for running in list(self._running):
                 rest.callback(running.close)
 
@@ -489,20 +245,6 @@ def _closed_to_us(directory: str) -> str | None:
     if not os.path.isdir(directory) or os.access(directory, os.R_OK | os.X_OK):
         return None
     return f"{directory} belongs to user id {os.stat(directory).st_uid}, and you may not enter it"
-
-
-def _checked_nslots(nslots: Any) -> int:
-    if not isinstance(nslots, int) or not 0 < nslots <= 1 << 20 or nslots & (nslots - 1):
-        raise ConfigError(f"nslots {nslots!r}: use a power of two from 1 to 1048576, as in 8")
-    return nslots
-
-
-def _checked_stream_id(stream_id: Any) -> int:
-    if not isinstance(stream_id, int):
-        raise ConfigError(f"stream id {stream_id!r}: use a whole number, as in 10000")
-    if not 0 < stream_id < 0xFFFF_FFFF:
-        raise ConfigError(f"stream id {stream_id}: use 1 to 4294967294, as in 10000")
-    return stream_id
 
 
 @atexit.register

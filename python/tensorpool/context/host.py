@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ from ..driver import EmbeddedDriver, Holder
 from ..errors import DriverHeld
 
 _LOG = logging.getLogger(__name__)
+_NAMELESS_S, _LOOK_S = 2.0, 0.02
 _STANDBY_S = 0.25
 
 Mode = Literal["auto", "driver", "embedded", "standalone"]
@@ -54,8 +56,17 @@ class DriverHost:
         """Embeds a driver where the mode says so. Raises DriverHeld for one that is in the way."""
         if self._mode in ("driver", "standalone"):
             return
+        deadline = time.monotonic() + _NAMELESS_S
         try:
-            self._driver = self._embed()
+            while True:
+                try:
+                    self._driver = self._embed()
+                    return
+                except DriverHeld as error:
+                    # Who has just taken it has not said yet who it is.
+                    if Holder.parse(error.holder) is not None or time.monotonic() > deadline:
+                        raise
+                time.sleep(_LOOK_S)
         except DriverHeld as error:
             holder = Holder.parse(error.holder)
             if self._mode == "embedded" or holder is None or not self._is_ours(holder):

@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
-from ..client import LeaseTerms, OwnStreams
+from ..client import LeaseTerms, OwnStreams, Reports
+from ..discovery import DiscoverySettings
 from ..driver import DriverSettings
 from ..errors import ConfigError
 from ..runtime.config import Config
@@ -20,6 +21,7 @@ from .config import AeronSettings, ContextSettings, ShmSettings
 from .context import Context
 from .host import Mode
 
+_T = TypeVar("_T")
 _SHORTEST_S, _LONGEST_S = 0.01, 86_400.0
 _NAMESPACE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
@@ -49,8 +51,8 @@ def open(
     `media_driver="auto"` embeds Aeron's media driver if none runs in `aeron_dir` (Aeron's default for this
     user), and does so again if it dies; "external" only ever attaches. Regions are mapped below
     `allowed_base_dirs` (the base dir, if not given) and nowhere else. What is not given comes from the TOML
-    file `config`, its tables `[context]`, `[aeron]`, `[shm]`, `[driver]` and `[service]`, and from the
-    environment (`TENSORPOOL_AERON__DIR`).
+    file `config`, its tables `[context]`, `[aeron]`, `[shm]`, `[driver]`, `[discovery]` and `[service]`, and
+    from the environment (`TENSORPOOL_AERON__DIR`).
     """
     if mode not in (*get_args(Mode), None):
         raise ConfigError(f"mode {mode!r}: use 'auto', 'driver', 'embedded' or 'standalone'")
@@ -77,6 +79,7 @@ def open(
         service_streams=service_streams or service.streams(),
         service_token=service.token,
         driver_settings=loaded[DriverSettings],
+        discovery=_or_defaults(loaded, DiscoverySettings),
         terms=LeaseTerms(
             keepalive_ns=chosen.keepalive_ns,
             announce_period_ns=int(period * 1e9),
@@ -94,6 +97,7 @@ def open(
             progress_interval_ns=chosen.progress_interval_ns,
             progress_bytes=chosen.progress_step_bytes,
         ),
+        reports=Reports(latency=chosen.tell_latency, counters=chosen.aeron_counters),
         connect_timeout=_seconds("connect_timeout", connect_timeout, aeron.connect_timeout_ns),
         driver_timeout=_seconds("driver_timeout", driver_timeout, aeron.driver_timeout_ns),
         announce_period=period,
@@ -110,8 +114,16 @@ def load_config(file: str | Path | None) -> Config:
     """The tables that a connection reads: from the file, or `$TENSORPOOL_CONFIG`, and the environment."""
     named = file or os.environ.get(FILE_VARIABLE)
     path = Path(named) if named else None
-    tables = (ContextSettings, AeronSettings, ShmSettings, ServiceSettings, DriverSettings)
+    tables = (ContextSettings, AeronSettings, ShmSettings, ServiceSettings, DriverSettings, DiscoverySettings)
     return Config.load(*tables, file=path)
+
+
+def _or_defaults(config: Config, table: type[_T]) -> _T:
+    """A table that a program which loads its own configuration may have left out."""
+    try:
+        return config[table]
+    except KeyError:
+        return table()
 
 
 def _seconds(name: str, given: float | None, configured_ns: int) -> float:

@@ -8,13 +8,13 @@ import time
 
 from ..client import Producer
 from .reports import Reports, Role, role_arguments, was_told
-from .scene import DTYPE, NSLOTS, POOL, SHAPE, draw
+from .scene import DTYPE, NAME, NSLOTS, POOL, SHAPE, draw
 
 
 def film(role: Role, reports: Reports) -> None:
     # The driver is there when the director says so.
     sys.stdin.readline()
-    with role.attach() as ctx, ctx.producer(role.stream_id, pools=[POOL], nslots=NSLOTS) as camera:
+    with role.attach() as ctx, ctx.producer(role.stream_id, pools=[POOL], nslots=NSLOTS, name=NAME) as camera:
         reports.say("ready", pid=os.getpid(), **_standing(camera))
         # The others have mapped the stream at the next word; one more ends it early.
         sys.stdin.readline()

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, Group
@@ -14,23 +15,56 @@ from rich.live import Live
 from .books import EpochBook, all_faults, pages_of
 from .death import Death, kill_camera, note_camera_back, note_frames_again, note_viewers_told
 from .hurry import Hurry, hurry
+from .played import Played, play
+from .queried import Queried, missing, query
+from .recorded import Recorded, look_at
 from .stage import TIMEOUT_S, Stage
-from .tables import killed_lines, ledger_table, live_table, recovered_lines, told_line
+from .tables import (
+    killed_lines,
+    ledger_table,
+    live_table,
+    played_words,
+    recorder_lines,
+    recording_table,
+    recovered_lines,
+    told_line,
+)
 
 
-def run(*, seconds: float, fps: int, kill: bool, as_json: bool) -> bool:
+def run(*, seconds: float, fps: int, kill: bool, spark: bool, as_json: bool) -> bool:
     """True if every frame is accounted for."""
     console = Console(stderr=as_json, highlight=False)
-    console.print("starting a driver that owns the memory, a camera and two viewers: a process each")
-    with hurry() as asked, Stage(seconds, fps, asked) as stage:
+    console.print("starting a driver, a camera, two viewers and a recorder: a process each")
+    with hurry() as asked, Stage(seconds, fps, asked, kill=kill) as stage:
         console.print("look on from another terminal:")
         console.print(f"  tensorpool stream watch --aeron-dir {stage.aeron_dir}", style="dim")
         performance = Performance(console, stage, asked)
         with Live(console=console, get_renderable=performance.picture, refresh_per_second=4):
             performance.play(seconds, kill=kill)
         books, faults = performance.ledgers()
-    _report(console, books, performance.death, faults, as_json=as_json)
+        console.print("\nchecking every frame of the recording, and playing it back", style="dim")
+        recorded = look_at(stage.recording, stage.stream_id, performance.recovered)
+        faults += recorded.faults(books)
+        after = Afterwards(Played() if asked else play(stage))
+        faults += after.played.faults()
+        if spark and (lacking := missing()) is not None:
+            console.print(f"no Spark query: {lacking}", style="dim")
+        elif spark and not asked:
+            console.print(
+                "a streaming query over the recording, with Spark: takes some seconds to start", style="dim"
+            )
+            after.queried = query(stage.recording, stage.environment)
+            faults += after.queried.faults(sum(page.rows for page in recorded.pages))
+    _report(console, books, performance.death, recorded, after, faults, as_json=as_json)
     return not faults
+
+
+@dataclass(slots=True)
+class Afterwards:
+    """What was done with the recording."""
+
+    played: Played
+    queried: Queried | None = None
 
 
 class Performance:
@@ -43,6 +77,8 @@ class Performance:
         self._asked = asked
         self._epochs: list[str] = []
         self._is_camera_dead = False
+        self.recovered: list[str] = []
+        """What the killed recorder had left open."""
 
     def picture(self) -> Group:
         """A blank line keeps it apart from the story above."""
@@ -52,8 +88,11 @@ class Performance:
     def play(self, seconds: float, *, kill: bool) -> None:
         self._epochs.append(self._stage.roll())
         if kill:
-            half = time.monotonic() + seconds / 2
-            self._watch(lambda: time.monotonic() >= half)
+            begun = time.monotonic()
+            self._watch(lambda: time.monotonic() >= begun + seconds / 4 and self._has_recorded())
+            if not self._asked:
+                self._kill_recorder()
+            self._watch(lambda: time.monotonic() >= begun + seconds / 2)
             if not self._asked:
                 self._kill(seconds / 2)
         if not self._is_camera_dead:
@@ -82,6 +121,19 @@ class Performance:
         note_frames_again(death, stage)
         self._say(*recovered_lines(death))
 
+    def _kill_recorder(self) -> None:
+        stage = self._stage
+        killed = stage.tape.pid
+        stage.tape.kill()
+        self.recovered = stage.restart_tape()
+        # Frames flow all the while: what it missed is a gap, from where it was to where it goes on.
+        stage.tape.wait_for(f"mapped-{self._epochs[-1]}", TIMEOUT_S)
+        self._watch(self._has_recorded)
+        self._say(*recorder_lines(killed, stage.tape.pid, self.recovered))
+
+    def _has_recorded(self) -> bool:
+        return bool(self._stage.tape.sample().get("frames", 0) > 0)
+
     def _say(self, *lines: Any) -> None:
         for line in lines:
             self._console.print(line)
@@ -97,6 +149,8 @@ class Performance:
         for viewer in stage.viewers:
             viewer.tell()
         seen = {viewer.name: viewer.wait_for("ledger", TIMEOUT_S) for viewer in stage.viewers}
+        stage.tape.tell()
+        stage.tape.wait_for("ledger", TIMEOUT_S)
         books = []
         if (death := self.death) is not None:
             pages = pages_of(death.epoch, seen)
@@ -117,12 +171,22 @@ class Performance:
 
 
 def _report(
-    console: Console, books: list[EpochBook], death: Death | None, faults: list[str], *, as_json: bool
+    console: Console,
+    books: list[EpochBook],
+    death: Death | None,
+    recorded: Recorded,
+    after: Afterwards,
+    faults: list[str],
+    *,
+    as_json: bool,
 ) -> None:
     if as_json:
         result = {
             "epochs": [book.as_json() for book in books],
             "recovery": None if death is None else death.as_json(),
+            "recording": recorded.as_json(),
+            "replay": after.played.as_json(),
+            "spark": None if after.queried is None else after.queried.as_json(),
             "faults": faults,
         }
         json.dump(result, sys.stdout, indent=2)
@@ -130,7 +194,12 @@ def _report(
         return
     console.print()
     console.print(ledger_table(books))
+    console.print(recording_table(recorded))
     for fault in faults:
         console.print(f"✗ {fault}", style="bold red")
     if not faults:
         console.print("✓ every frame is accounted for, none was torn", style="bold green")
+        console.print("✓ the recording was verified: every checksum, every pixel", style="bold green")
+        console.print(f"✓ {played_words(after.played)}", style="bold green")
+        if (queried := after.queried) is not None:
+            console.print(f"✓ {queried}", style="bold green")

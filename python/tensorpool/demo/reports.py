@@ -22,6 +22,7 @@ class Role:
 
     aeron_dir: str
     base: Path
+    recording: Path
     stream_id: int
     seconds: float
     fps: int
@@ -40,7 +41,9 @@ class Role:
 
 def role_arguments() -> Role:
     parser = argparse.ArgumentParser()
-    for name, kind in (("aeron_dir", str), ("base", Path), ("stream_id", int), ("seconds", float)):
+    for name, kind in (
+        ("aeron_dir", str), ("base", Path), ("recording", Path), ("stream_id", int), ("seconds", float),
+    ):  # fmt: skip
         parser.add_argument(f"--{name}", type=kind, required=True)
     parser.add_argument("--fps", type=int, required=True)
     parser.add_argument("--work_s", type=float, default=0.0)

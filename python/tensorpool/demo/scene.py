@@ -11,6 +11,7 @@ SHAPE = (480, 640)
 DTYPE = np.dtype("uint16")
 FRAME_BYTES = SHAPE[0] * SHAPE[1] * DTYPE.itemsize
 NSLOTS = 8
+NAME = "camera"
 POOL = "1MiB"
 
 _BACKGROUND = (np.add.outer(np.arange(SHAPE[0]), np.arange(SHAPE[1])) * 7).astype(DTYPE)

@@ -11,6 +11,8 @@ from rich.text import Text
 from .books import EpochBook
 from .cast import Player
 from .death import Death
+from .played import SPEED, Played
+from .recorded import Recorded
 from .stage import Stage
 
 
@@ -28,7 +30,7 @@ def live_table(stage: Stage, epochs: Sequence[str], *, is_camera_dead: bool) -> 
     columns = ("process", "lease", "epoch", "fps", "MiB/s", "latency", "frames", "dropped")
     table = _table("frames through shared memory", ("process", "dropped"), *columns)
     table.columns[-1].min_width = 18
-    for player in (stage.camera, *stage.viewers):
+    for player in (stage.camera, *stage.viewers, stage.tape):
         is_dead = is_camera_dead and player is stage.camera
         table.add_row(*_row(player, epochs, is_dead=is_dead))
     held = stage.driver.sample()
@@ -81,6 +83,33 @@ def recovered_lines(death: Death) -> Iterator[Text]:
     if again := death.frames_again_ms:
         kept = "same leases" if death.leases_kept else "new leases"
         yield _line(max(again.values()), f"{_names(again)} have frames again: same processes, {kept}")
+
+
+def recorder_lines(killed: int, pid: int, recovered: Sequence[str]) -> Iterator[Text]:
+    """The recorder's death, and how it went on."""
+    yield Text(f"killed the recorder on purpose: SIGKILL to process {killed}", style="bold red")
+    yield Text(f"{'':12}started again as process {pid}; what was left open is sealed")
+    for one in recovered:
+        kept = one.partition(": ")[2]
+        yield _more(f"({kept})")
+
+
+def played_words(played: Played) -> str:
+    missed = f", {played.missed:,} missed by the viewer" if played.missed else ""
+    return f"replayed at speed {SPEED:g}: {played.played:,} frames, {played.equal:,} checksums equal{missed}"
+
+
+def recording_table(recorded: Recorded) -> Table:
+    """The recording, epoch by epoch."""
+    table = _table(
+        "the recording: span = rows + gaps", ("by reason",), "epoch", "span", "rows", "gaps", "by reason"
+    )
+    for number, page in enumerate(recorded.pages, start=1):
+        lost = sum(page.gaps.values())
+        table.add_row(str(number), f"{page.span:,}", f"{page.rows:,}", f"{lost:,}", in_words(page.gaps))
+    table.caption = f"{recorded.size_bytes / 2**20:,.0f} MiB in {recorded.segments} segments"
+    table.caption_justify = "left"
+    return table
 
 
 def _names(times: dict[str, float]) -> str:

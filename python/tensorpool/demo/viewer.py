@@ -11,7 +11,7 @@ from .. import _native
 from ..client import Consumer, ConsumerLedger
 from ..context import Context
 from .reports import Reports, Role, role_arguments, was_told
-from .scene import is_whole
+from .scene import NAME, is_whole
 
 
 class Look:
@@ -76,7 +76,7 @@ def _grown(before: ConsumerLedger, now: ConsumerLedger) -> dict[str, int]:
 def view(role: Role, reports: Reports) -> None:
     # The stream is there when the director says so.
     sys.stdin.readline()
-    with role.attach() as ctx, ctx.consumer(role.stream_id, policy=role.policy) as consumer:
+    with role.attach() as ctx, ctx.consumer(name=NAME, policy=role.policy) as consumer:
         reports.say("ready", pid=os.getpid())
         look, book, seen = Look(), Book(consumer), None
         while not was_told():

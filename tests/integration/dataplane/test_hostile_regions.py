@@ -287,9 +287,7 @@ def test_a_new_epoch_that_is_refused_ends_the_old_one_all_the_same(mapped, hosti
     producer, consumer = mapped
     producer.publish(0)
     assert consumer.receive(DEADLINE_S).seq == 0
-    producer.announce_until(
-        lambda: refused_for_good(consumer), epoch=producer.epoch + 1, **missing(producer)
-    )
+    producer.announce_until(lambda: refused_for_good(consumer), epoch=producer.epoch + 1, **missing(producer))
     assert consumer.epoch is None
     assert str(producer.directory) not in Path("/proc/self/maps").read_text()
     successor = hostile(epoch=producer.epoch + 2)

@@ -53,6 +53,9 @@ ARGUMENTS: dict[str, list[Any]] = {
     "describe": [1],
     "blob": [1],
     "find_blob": [1],
+    "record": ["/nowhere"],
+    "replay": ["/nowhere"],
+    "repeat_words": [1, b"", b"", {}],
 }
 
 

@@ -1,0 +1,332 @@
+"""What a bridge costs beside a raw Aeron UDP publication of the same bytes, on loopback, between the same two
+media drivers; and whether a frame costs more as mappings grow.
+
+One process holds both ends. Frames are offered no faster than they leave, so none is overwritten. Everybody
+who waits yields: spinning would keep the media drivers from their work where cores are few.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tensorpool as tp
+from tensorpool import _native
+from tensorpool.bridge import BridgeAgent, BridgeSettings
+from tensorpool.runtime.config import Config
+from tensorpool.runtime.runner import Runner
+
+from .dataplane import Run, Settings, progress, undisturbed
+from .targets import Target
+
+FRAME_BYTES, SMALL_BYTES = 640 << 10, 64 << 10
+MTUS = {"jumbo MTU": 8192, "default MTU": 1408}
+MAPPINGS, QUICK_MAPPINGS = (1, 10, 100), (1, 3)
+HEAD = ["bridge", "raw Aeron UDP", "bridge ", "ratio"]
+_UP_S = 60.0
+FLAT = 1.5
+
+
+@dataclass(slots=True)
+class Bridged:
+    """All runs, by what was measured."""
+
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def median(self, name: str, key: str) -> float | None:
+        known = [value for run in self.runs.get(name, ()) if (value := run.get(key)) is not None]
+        return statistics.median(known) if known else None
+
+    def ratio(self, name: str) -> float | None:
+        ratios = [run["bridge"] / run["raw"] for run in self.runs.get(name, ()) if run.get("raw")]
+        return statistics.median(ratios) if ratios else None
+
+    def others(self) -> float | None:
+        known = [cores for runs in self.runs.values() for run in runs if (cores := run.get("others_cores"))]
+        return max(known, default=None)
+
+    def targets(self) -> list[Target]:
+        raw = "raw Aeron UDP"
+        found = [
+            Target(f"bridge goodput, 640 KiB, {name}", raw, 0.8, False, self.ratio(f"goodput, {name}"))
+            for name in MTUS
+        ]
+        found.append(Target("bridge p50 latency, 64 KiB", raw, 1.3, True, self.ratio("p50 latency")))
+        costs = [self.median(name, "frame_us") for name in self.runs if name.endswith("mappings")]
+        if len(costs) > 1 and costs[0] and costs[-1]:
+            growth = costs[-1] / costs[0]
+            found.append(Target("bridge, cost of a frame, most mappings", "one mapping", FLAT, True, growth))
+        return found
+
+    def rows(self) -> list[list[str]]:
+        rows = []
+        for name in self.runs:
+            raw, ours, ratio = self.median(name, "raw"), self.median(name, "bridge"), self.ratio(name)
+            cost = self.median(name, "frame_us")
+            shown = [raw, ours if cost is None else cost, ratio]
+            rows.append([name, *("-" if one is None else f"{one:,.2f}" for one in shown)])
+        return rows
+
+    @staticmethod
+    def words() -> str:
+        return (
+            "Bridge: both ends and their media drivers in one process, UDP over loopback; goodput in MiB/s, "
+            "latency in µs from the offer to the whole frame at the other end; with many mappings µs a frame "
+            "of 64 KiB, offered to each in turn."
+        )
+
+
+def measure(settings: Settings) -> Bridged:
+    made = Bridged()
+    seconds = 0.3 if settings.is_quick else 3.0
+    deadline = time.monotonic() + settings.patience_s
+    cases: dict[str, Callable[[str], Run]] = {
+        f"goodput, {name}": partial(_goodput, mtu, seconds) for name, mtu in MTUS.items()
+    }
+    cases["p50 latency"] = partial(_latency, 50 if settings.is_quick else 2000)
+    for count in QUICK_MAPPINGS if settings.is_quick else MAPPINGS:
+        cases[f"{count} mappings"] = partial(_many, count, seconds)
+    for number in range(settings.runs):
+        for name, case in cases.items():
+            progress(f"bridge: {name}, run {number + 1}")
+            try:
+                run = undisturbed(case, deadline)
+            except (AssertionError, tp.errors.TensorPoolError) as error:
+                made.failures.append(f"bridge, {name}: {error}")
+                continue
+            made.runs.setdefault(name, []).append(run)
+    return made
+
+
+@dataclass
+class Ends:
+    """Two contexts on media drivers of their own."""
+
+    here: tp.Context
+    there: tp.Context
+    stack: ExitStack
+
+    def bridge(self, channel: str, control: str, streams: int) -> tuple[BridgeAgent, BridgeAgent]:
+        agents = []
+        for ctx, direction in ((self.there, "receive"), (self.here, "send")):
+            table = {
+                "instance_id": direction,
+                "direction": direction,
+                "payload_channel": channel,
+                "control_channel": control,
+                "forward_metadata": False,
+                "idle": "yield",
+                "mappings": [
+                    {"source_stream_id": 10_000 + n, "dest_stream_id": 50_000 + n} for n in range(streams)
+                ],
+            }
+            settings = Config.load(BridgeSettings, tables={"bridge": table}, environ={})[BridgeSettings]
+            agent = BridgeAgent(ctx, settings)
+            runner = Runner(agent)
+            runner.start()
+            self.stack.callback(runner.close)
+            agents.append(agent)
+        return agents[1], agents[0]
+
+
+def _until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + _UP_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} within {_UP_S:g} s"
+        time.sleep(0.005)
+
+
+def _channel(*words: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.bind(("127.0.0.1", 0))
+        return "|".join((f"aeron:udp?endpoint=127.0.0.1:{one.getsockname()[1]}", *words))
+
+
+@contextmanager
+def _ends(directory: str) -> Iterator[Ends]:
+    with ExitStack() as stack:
+        contexts = []
+        for name in ("here", "there"):
+            base = Path(directory) / name
+            base.mkdir(mode=0o700)
+            ctx = tp.open("embedded", aeron_dir=base / "aeron", shm_base_dir=base, namespace=f"bench-{name}")
+            contexts.append(stack.enter_context(ctx))
+        yield Ends(contexts[0], contexts[1], stack)
+
+
+@contextmanager
+def _beside(work: Callable[[], None]) -> Iterator[None]:
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextmanager
+def _raw(ends: Ends, channel: str) -> Iterator[tuple[_native.Publication, _native.Subscription]]:
+    subscription = _native.Subscription(ends.there._conductor, channel, 2000)
+    publication = _native.Publication(ends.here._conductor, channel, 2000)
+    _until(
+        lambda: publication.is_connected and subscription.is_connected, "a raw publication was not connected"
+    )
+    yield publication, subscription
+    publication.close()
+    subscription.close()
+
+
+def _rate(count: Callable[[], int], seconds: float) -> float:
+    """Of what is counted, after the first moments."""
+    time.sleep(seconds / 4)
+    first, began = count(), time.perf_counter()
+    time.sleep(seconds)
+    return (count() - first) / (time.perf_counter() - began)
+
+
+def _goodput(mtu: int, seconds: float, directory: str) -> Run:
+    frame = np.random.default_rng(1).integers(0, 256, FRAME_BYTES, dtype=np.uint8)
+    with _ends(directory) as ends:
+        with _raw(ends, _channel(f"mtu={mtu}")) as (publication, subscription):
+            message, received = frame.tobytes(), 0
+
+            def drain() -> None:
+                nonlocal received
+                if not (got := subscription.drain(4096)):
+                    os.sched_yield()
+                received += got
+
+            def offer() -> None:
+                if publication.offer(message) != "sent":
+                    os.sched_yield()
+
+            with _beside(offer), _beside(drain):
+                raw = _rate(lambda: received, seconds)
+        agents = ends.bridge(_channel(f"mtu={mtu}"), _channel(), 1)
+        with _filmed(ends, agents, [frame]) as bytes_of:
+            ours = _rate(bytes_of, seconds)
+    return {"raw": raw / (1 << 20), "bridge": ours / (1 << 20)}
+
+
+def void(_: object) -> None:
+    """What came of it is counted elsewhere."""
+
+
+@contextmanager
+def _filmed(
+    ends: Ends, agents: tuple[BridgeAgent, BridgeAgent], frames: list[Any], streams: int = 1
+) -> Iterator[Callable[[], int]]:
+    """Producers that offer as fast as frames leave; gives the bytes that have arrived."""
+    sender, receiver = agents
+    stride = 1 << (frames[0].nbytes - 1).bit_length()
+    nslots = 16 if streams == 1 else 4
+    producers = [
+        ends.stack.enter_context(ends.here.producer(10_000 + n, pools=[stride], nslots=nslots))
+        for n in range(streams)
+    ]
+
+    def is_up() -> bool:
+        sent, there = sender.rows(), receiver.rows()
+        return (
+            all(
+                row["connected"] and row["epoch"] == str(p.epoch)
+                for row, p in zip(sent, producers, strict=True)
+            )
+            and all(row["destination"] == "attached" for row in there)
+            and all(producer.is_connected for producer in producers)
+        )
+
+    _until(is_up, "the bridge was not up")
+    sending = sender._running[0]
+    native = next(iter(sending._senders.values()))
+    turn = 0
+
+    def offer() -> None:
+        nonlocal turn
+        producer = producers[turn % streams]
+        turn += 1
+        while producer.next_seq - _done(native, producer.stream_id) >= nslots // 2:
+            time.sleep(0)
+        producer.offer(frames[0])
+
+    with _beside(offer):
+        yield lambda: sum(row["bytes"] for row in receiver.rows())
+
+
+def _done(native: _native.BridgeSender, stream_id: int) -> int:
+    counters = native.counters(stream_id)
+    return counters["sent"] + counters["overwritten"] + counters["unannounced"] + counters["not_connected"]
+
+
+def _latency(count: int, directory: str) -> Run:
+    frame = np.zeros(SMALL_BYTES, np.uint8)
+    with _ends(directory) as ends:
+        with _raw(ends, _channel()) as (publication, subscription):
+            message = frame.tobytes()
+
+            def raw_once() -> None:
+                while publication.offer(message) != "sent":
+                    os.sched_yield()
+                got = 0
+                while got < SMALL_BYTES:
+                    if not (taken := subscription.drain()):
+                        os.sched_yield()
+                    got += taken
+
+            raw = _p50(raw_once, count)
+        agents = ends.bridge(_channel(), _channel(), 1)
+        producer = ends.stack.enter_context(ends.here.producer(10_000, pools=[SMALL_BYTES], nslots=8))
+        consumer = ends.stack.enter_context(ends.there.consumer(50_000, idle="yield"))
+        sender, receiver = agents
+        _until(
+            lambda: (
+                sender.rows()[0]["epoch"] == str(producer.epoch)
+                and receiver.rows()[0]["destination"] == "attached"
+                and str(consumer.epoch) == receiver.rows()[0]["epoch"]
+            ),
+            "the bridge was not up",
+        )
+
+        def once() -> None:
+            producer.offer(frame)
+            void(consumer.receive(_UP_S))
+
+        ours = _p50(once, count)
+    return {"raw": raw, "bridge": ours}
+
+
+def _p50(once: Callable[[], None], count: int) -> float:
+    times = []
+    for _ in range(count):
+        began = time.perf_counter_ns()
+        once()
+        times.append(time.perf_counter_ns() - began)
+    return statistics.median(times[count // 10 :]) / 1e3
+
+
+def _many(count: int, seconds: float, directory: str) -> Run:
+    frame = np.zeros(SMALL_BYTES, np.uint8)
+    with _ends(directory) as ends:
+        agents = ends.bridge(_channel(), _channel(), count)
+        with _filmed(ends, agents, [frame], count) as bytes_of:
+            rate = _rate(bytes_of, seconds) / SMALL_BYTES
+    return {"frame_us": 1e6 / rate if rate else None}

@@ -1,0 +1,193 @@
+"""The Spark whose work is timed: `python -m benchmarks.spark_process PLAN`, JSON on its last line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from multiprocessing import Process, Queue
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tensorpool import recording
+from tensorpool.recording import layout, manifest, manifest_writer
+from tensorpool.recording.segment_writer import SegmentWriter
+
+from .spark import FRAME_BYTES
+
+STREAM = 10_000
+_BATCH_ROWS = 16
+
+
+def write_both(root: Path, parquet: Path, frames: int) -> None:
+    """The same bytes as a recording and as Parquet, uncompressed."""
+    rng = np.random.default_rng(5)
+    limits = recording.WriterLimits(segment_bytes=64 << 20)
+    schema = pa.schema([("seq", pa.int64()), ("payload", pa.binary())])
+    parquet.mkdir()
+    with recording.RecordingWriter(root, limits=limits) as writer:
+        per_file = 100
+        for first in range(0, frames, per_file):
+            rows = []
+            for seq in range(first, min(first + per_file, frames)):
+                array = rng.integers(0, 256, (640, 1024), np.uint8)
+                writer.append(array, stream_id=STREAM, epoch=1, seq=seq)
+                rows.append({"seq": seq, "payload": array.tobytes()})
+            table = pa.Table.from_pylist(rows, schema=schema)
+            pq.write_table(
+                table, parquet / f"{first:06}.parquet", compression="none", row_group_size=_BATCH_ROWS,
+                use_dictionary=False,
+            )  # fmt: skip
+
+
+def session(home: Path) -> Any:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "3g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(home / "local"),
+        "spark.sql.warehouse.dir": str(home / "warehouse"),
+        "spark.ui.showConsoleProgress": "false",
+        # Its default of 4,096 rows would put gigabytes into one batch.
+        "spark.sql.parquet.columnarReaderBatchSize": str(_BATCH_ROWS),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+    }
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def total(array: Any) -> int:
+    return int(array.sum(dtype=np.uint64))
+
+
+def map_parquet(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What one would write without references: bytes of a column, as numpy arrays."""
+    for batch in batches:
+        payload = batch.column("payload")
+        sums = [total(np.frombuffer(payload[row].as_buffer(), np.uint8)) for row in range(len(batch))]
+        yield pa.RecordBatch.from_pydict({"sum": pa.array(sums, pa.int64())})
+
+
+def timed(work: dict[str, Callable[[], int]], rounds: int) -> dict[str, float]:
+    """The shortest of some rounds, each thing in turn; the first round warms up. Both sides have to agree."""
+    best: dict[str, float] = {}
+    answers: dict[str, int] = {}
+    for number in range(rounds + 1):
+        for name, one in work.items():
+            started = time.perf_counter()
+            answers[name] = one()
+            elapsed = time.perf_counter() - started
+            if number:
+                best[name] = min(elapsed, best.get(name, elapsed))
+    assert answers["scan_s"] == answers["parquet_scan_s"]
+    assert answers["map_s"] == answers["parquet_map_s"] == answers["map_unverified_s"]
+    return best
+
+
+def measure_queries(home: Path, frames: int, rounds: int) -> dict[str, float]:
+    from pyspark.sql import functions as F
+
+    from tensorpool.spark import tensors
+
+    root, parquet = home / "recording", home / "parquet"
+    write_both(root, parquet, frames)
+    spark = session(home)
+    ours = spark.read.format("tensorpool").options(path=str(root), payload="inline")
+    theirs = spark.read.parquet(str(parquet))
+
+    def value(frame: Any, column: Any) -> int:
+        return int(frame.agg(F.sum(column)).collect()[0][0])
+
+    def mapped(**how: Any) -> int:
+        frames = spark.read.format("tensorpool").option("path", str(root)).load()
+        return value(tensors.map(frames, total, "sum bigint", **how), "sum")
+
+    work = {
+        "scan_s": lambda: value(ours.schema("seq bigint, payload binary").load(), F.length("payload")),
+        "parquet_scan_s": lambda: value(theirs, F.length("payload")),
+        "map_s": mapped,
+        "map_unverified_s": lambda: mapped(verify=False),
+        "parquet_map_s": lambda: value(theirs.mapInArrow(map_parquet, "sum bigint"), "sum"),
+    }
+    try:
+        return timed(work, rounds)
+    finally:
+        spark.stop()
+
+
+def write_segments(root: Path, count: int) -> None:
+    """One frame in each. All are listed, and those that planning looks at are there."""
+    with recording.RecordingWriter(root, background=False) as writer:
+        writer.append(np.zeros(64, np.uint8), stream_id=STREAM, epoch=1, seq=0)
+    (first,) = recording.open(root).by_segment(STREAM)
+    block, _ = next(first[1].runs())
+    found = recording.open(root).segments
+    listed = np.repeat(found, count)
+    listed["first_seq"] = listed["last_seq"] = np.arange(count)
+    for seq in {*range(count // 2 - 2, min(count // 2 + 10, count)), count - 1} - {0}:
+        segment = SegmentWriter(root, layout.SegmentName(STREAM, 1, seq))
+        segment.write(replace(block.as_frames(), seq=np.array([seq], np.uint64)))
+        segment.seal()
+    with manifest_writer.locked(root):
+        manifest_writer.compact_locked(root, manifest.Manifest(1, listed))
+
+
+def measure_planning(home: Path, segments: int) -> tuple[float, float]:
+    """Milliseconds to plan a micro-batch, and the mebibytes of the process that does."""
+    root = home / f"segments-{segments}"
+    write_segments(root, segments)
+    found: Queue[tuple[float, float]] = Queue()
+    child = Process(target=_plan, args=(str(root), segments, found))
+    child.start()
+    result = found.get(timeout=120)
+    child.join()
+    return result
+
+
+def _plan(root: str, segments: int, found: Queue[tuple[float, float]]) -> None:
+    from tensorpool.spark.offsets import Position
+    from tensorpool.spark.plan import Planner
+
+    planner = Planner(root, None)
+    start = {STREAM: Position(1, segments // 2)}
+    best = float("inf")
+    for _ in range(20):
+        started = time.perf_counter()
+        planner.refresh()
+        end = planner.limited(start, planner.latest(), max_rows=5, max_bytes=None)
+        planner.ranges(start, end, max_bytes=128 << 20, min_parts=None, ends_with_row=True)
+        best = min(best, time.perf_counter() - started)
+    status = Path("/proc/self/status").read_text("ascii")
+    resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    found.put((best * 1e3, int(resident.split()[1]) / 1024))
+
+
+def main() -> None:
+    plan = json.loads(sys.argv[1])
+    home = Path(plan["directory"])
+    planning = {str(segments): measure_planning(home, segments) for segments in plan["segments"]}
+    run: dict[str, Any] = {
+        "bytes": plan["frames"] * FRAME_BYTES,
+        "planning_ms": {key: value[0] for key, value in planning.items()},
+        "resident_mib": {key: value[1] for key, value in planning.items()},
+    }
+    run |= measure_queries(home, plan["frames"], plan["rounds"])
+    print(json.dumps(run))
+
+
+if __name__ == "__main__":
+    main()

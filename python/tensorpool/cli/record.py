@@ -1,0 +1,153 @@
+"""`tensorpool record`: streams to disk, until told to stop."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import context
+from ..context.config import AeronSettings, ContextSettings, ShmSettings
+from ..driver import DriverSettings
+from ..recorder.config import RecorderSettings
+from ..runtime.config import Config, role_options
+from ..runtime.logs import Logging
+from ..runtime.ready import Readiness
+from ..runtime.settings import LogSettings, RuntimeSettings
+from ..runtime.signals import Signals
+from ..service.config import ServiceSettings
+from .screen import bytes_text, span_text
+
+if TYPE_CHECKING:
+    from ..recorder.figures import RecorderStats
+    from ..recorder.recorder import Recorder
+    from ..recording import RecordingLedger
+
+_EPILOG = """
+\b
+Examples:
+  tensorpool record --stream 10000 --out recording
+  tensorpool record --all --out recording --seconds 60
+  tensorpool record --stream 10000 --out recording --pre-trigger 10s
+  tensorpool service call recorder trigger
+  tensorpool record --all --out DIR --retain-bytes 100GiB --retain-age 7d
+  tensorpool recording verify recording
+"""
+
+_LOOK_S = 0.1
+_LINE_S = 0.25
+_QUIET_LINE_S = 10.0
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after so long.")
+@click.option("--frames", type=click.IntRange(1), help="Stop after so many frames, of all streams together.")
+@click.option("--json", "as_json", is_flag=True, help="Print the ledger as JSON.")
+@click.option("--quiet", is_flag=True, help="No progress line.")
+@role_options(RecorderSettings, ContextSettings, AeronSettings, ShmSettings, ServiceSettings, DriverSettings)
+def record(config: Config, seconds: float | None, frames: int | None, as_json: bool, quiet: bool) -> None:
+    """Record streams into a directory until Ctrl-C, SIGTERM, --seconds or --frames.
+
+    A recording that is there already is gone on with, in new segments; what an earlier recorder left
+    unfinished is sealed first. At the end the ledger is printed: of each epoch, the span of sequences is rows
+    plus gaps. Exit status 1 if anything is unaccounted for.
+
+    While it runs it is `service:recorder`: start, stop, rotate, mark, trigger.
+    """
+    settings = config[RecorderSettings]
+    if settings.out is None:
+        raise click.UsageError("say where: --out DIR")
+    if not settings.streams and not settings.all:
+        raise click.UsageError("say what: --stream ID (as often as you like), or --all")
+    from ..recorder.recorder import Recorder
+
+    runtime, log = config[RuntimeSettings], config[LogSettings]
+    stop: list[bool] = []
+    with (
+        Logging("recorder", runtime.instance, form=log.format, level=log.level, repeats=log.repeats),
+        Signals(stop=lambda: stop.append(True)),
+        context.open(config=config) as ctx,
+        Recorder(ctx, settings, frames=frames, readiness=Readiness(runtime.ready_file)) as recorder,
+    ):
+        _watch(recorder, stop, seconds, _Line(quiet))
+    ended = recorder.stats()
+    ledgers = recorder.ledger()
+    _show(settings.out, ended, ledgers, as_json)
+    if not all(one.balanced for one in ledgers):
+        raise SystemExit(1)
+
+
+class _Line:
+    """The progress line: written over on a terminal, now and then elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._is_live = sys.stderr.isatty()
+        self._quiet = quiet
+        self._next = 0.0
+        self._width = 0
+
+    def show(self, stats: RecorderStats) -> None:
+        now = time.monotonic()
+        if self._quiet or now < self._next:
+            return
+        self._next = now + (_LINE_S if self._is_live else _QUIET_LINE_S)
+        text = line(stats)
+        if self._is_live:
+            click.echo("\r" + text.ljust(self._width), nl=False, err=True)
+            self._width = len(text)
+        else:
+            click.echo(text, err=True)
+
+    def end(self) -> None:
+        if self._is_live and self._width:
+            click.echo(err=True)
+
+
+def line(stats: RecorderStats) -> str:
+    """`recording 12s  100 frames/s  61 MiB/s  backlog 8 MiB of 256 MiB  disk 120 GiB  gaps 0`"""
+    gaps = ", ".join(f"{reason} {count:,}" for reason, count in sorted(stats.gaps.items())) or "0"
+    return "  ".join(
+        (
+            f"{stats.state.replace('_', ' ')} {span_text(stats.seconds)}",
+            f"{stats.rows:,} frames",
+            f"{stats.rows_per_s:,.0f} frames/s",
+            f"{bytes_text(stats.bytes_per_s)}/s",
+            f"backlog {bytes_text(stats.backlog_bytes)} of {bytes_text(stats.buffer_bytes)}",
+            f"disk left {bytes_text(stats.disk_free_bytes)}",
+            f"gaps {gaps}",
+        )
+    )
+
+
+def _watch(recorder: Recorder, stop: list[bool], seconds: float | None, progress: _Line) -> None:
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while not stop and not recorder.is_finished:
+        left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+        if left <= 0:
+            break
+        progress.show(recorder.stats())
+        time.sleep(left)
+    progress.end()
+
+
+def _show(root: Path, stats: RecorderStats, ledgers: list[RecordingLedger], as_json: bool) -> None:
+    from ..recorder.service import ledger_json
+
+    if as_json:
+        found: dict[str, Any] = {"root": str(root), **stats.as_json(), "ledger": [*map(ledger_json, ledgers)]}
+        found["balanced"] = all(one.balanced for one in ledgers)
+        click.echo(json.dumps(found, indent=2))
+        return
+    for one in ledgers:
+        verdict = "" if one.balanced else "  UNACCOUNTED"
+        click.echo(f"stream {one.stream_id}  epoch {one.epoch}  {one}{verdict}")
+    if not ledgers:
+        click.echo(
+            "nothing came, so nothing was recorded; tensorpool stream ls shows what there is", err=True
+        )
+    if stats.strays:
+        click.echo(f"{stats.strays} frames were told twice or out of turn, and left out", err=True)

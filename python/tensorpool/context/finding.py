@@ -1,0 +1,242 @@
+"""What a context has to do with discovery: looking for streams, and the way from a name to its frames.
+
+What is found is a hint. The stream's own driver has the last word, and only then is memory mapped
+(discovery §7): ask → attach at the driver that is named → compare the epoch → follow announces. An answer
+that is no longer true leads to another question, not to an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from .. import _native
+from ..client import Consumer, LeaseTerms
+from ..client.leased import attach_error
+from ..discovery import DiscoveryClient, DiscoverySettings, Filter, StreamFound, make_filter, routes
+from ..discovery.endpoints import is_ipc
+from ..driver import place_on
+from ..errors import (
+    AmbiguousStream,
+    AttachError,
+    CodecError,
+    ConfigError,
+    DiscoveryError,
+    NoProvider,
+    StreamElsewhere,
+    StreamNotFound,
+)
+from ..sbe import ShmPoolAnnounce
+from ..transport import StreamIds
+from .host import Mode
+
+if TYPE_CHECKING:
+    from .context import Context
+
+_ANNOUNCES: Final = "aeron:ipc?tether=false"
+_AGAIN_S: Final = 0.05
+_LOOK_S: Final = 0.002
+_SHORTEST_S, _ONE_QUESTION_S = 0.25, 1.0
+LAYOUT_VERSION: Final = 1
+
+
+class WithDiscovery:
+    """The part of a context that looks for streams."""
+
+    _conductor: _native.Conductor
+    _discovery: DiscoverySettings
+    _finder: DiscoveryClient | None
+    _siblings: dict[int, Context]
+    _sibling: Callable[..., Context]
+    _terms: LeaseTerms
+    _announce_period_ns: int
+    aeron_dir: str
+    mode: Mode
+    stream_ids: StreamIds
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    def discover(
+        self,
+        *,
+        name: str | None = None,
+        tags: Sequence[str] = (),
+        stream_id: int | None = None,
+        producer_id: int | None = None,
+        data_source_id: int | None = None,
+        timeout: float | None = None,
+    ) -> list[StreamFound]:
+        """The streams that fit all that is given; all streams, if nothing is.
+
+        Asks the driver, or the registries that `[discovery]` names. Names and tags are compared byte for
+        byte. A stream that is found is there as far as anybody knows: that says nothing of who may attach to
+        it. Raises NoProvider if nobody answers within `timeout` seconds.
+        """
+        wanted = make_filter(
+            name=name, tags=tags, stream_id=stream_id, producer_id=producer_id, data_source_id=data_source_id
+        )
+        return self._client().find(wanted, timeout=self._patience(timeout))
+
+    def discover_async(self, **wanted: Any) -> Coroutine[Any, Any, list[StreamFound]]:
+        """`discover` for asyncio: the waiting is done on a thread, the loop stays free."""
+        self._conductor.status()  # raises in a forked child, and not only when it is awaited
+        return asyncio.to_thread(self.discover, **wanted)
+
+    def _patience(self, timeout: float | None) -> float:
+        return self._discovery.timeout_ns / 1e9 if timeout is None else timeout
+
+    def _client(self) -> DiscoveryClient:
+        self._check_open()
+        if self._finder is None:
+            to = routes(self._discovery, self.stream_ids.control)
+            self._finder = DiscoveryClient(self._conductor, to, client_id=self._discovery.client_id)
+        return self._finder
+
+    # --- the way from a name to a consumer
+
+    def _consumer_by_name(
+        self,
+        name: str | None,
+        tags: Sequence[str],
+        timeout: float | None,
+        attach: Callable[[Context, int], Consumer],
+    ) -> Consumer:
+        wanted = make_filter(name=name, tags=tags)
+        deadline = time.monotonic() + self._patience(timeout)
+        why: DiscoveryError | AttachError | None = None
+        while True:
+            outcome = self._try(wanted, deadline, attach)
+            if isinstance(outcome, Consumer):
+                return outcome
+            # That the last question of several was not answered in time says less than what was said before.
+            why = outcome if why is None or not isinstance(outcome, NoProvider) else why
+            if time.monotonic() >= deadline:
+                raise why
+            time.sleep(_AGAIN_S)
+
+    def _try(
+        self, wanted: Filter, deadline: float, attach: Callable[[Context, int], Consumer]
+    ) -> Consumer | DiscoveryError | AttachError:
+        """A consumer, or why there is none as yet. Raises what will not change."""
+        remaining = deadline - time.monotonic()
+        try:
+            found = self._client().find(wanted, timeout=min(max(remaining, _SHORTEST_S), _ONE_QUESTION_S))
+        except NoProvider as error:
+            return error
+        here = [one for one in found if self._is_here(one) is not False]
+        if not here:
+            if found:
+                raise _elsewhere(found[0])
+            return StreamNotFound(f"no stream {_described(wanted)} was there in time; {_LOOK_FOR_IT}")
+        chosen = [one for one in here if one.has_producer] or here
+        if len(chosen) > 1:
+            raise AmbiguousStream(
+                f"{len(chosen)} streams are {_described(wanted)}: {', '.join(map(str, chosen))}; add tags, "
+                "or attach by stream id"
+            )
+        if self._is_here(chosen[0]) is None and not self._is_announced(chosen[0]):
+            return _elsewhere(chosen[0])
+        return self._attached(chosen[0], attach)
+
+    def _attached(
+        self, stream: StreamFound, attach: Callable[[Context, int], Consumer]
+    ) -> Consumer | DiscoveryError | AttachError:
+        if stream.layout_version != LAYOUT_VERSION:
+            raise DiscoveryError(
+                f"{stream} has layout version {stream.layout_version}; {LAYOUT_VERSION} is known here"
+            )
+        consumer = attach(self._home_of(stream), stream.stream_id)
+        lease = consumer.lease() or {}
+        deadline = time.monotonic() + 3 * self._announce_period_ns / 1e9
+        while lease.get("granted") and consumer.epoch is None and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        if consumer.epoch == stream.epoch:
+            return consumer
+        mapped = consumer.epoch
+        consumer.close()
+        if not lease.get("granted"):
+            code, why = lease.get("code") or "NO_ANSWER", lease.get("message") or ""
+            return attach_error(stream.stream_id, code, why, self._terms)
+        return StreamNotFound(
+            f"{stream} was found in epoch {stream.epoch}, and its driver has {mapped or 'none'}; ask again"
+        )
+
+    def _home_of(self, stream: StreamFound) -> Context:
+        """The connection to the stream's own driver: this one, or another on the same media driver."""
+        control = stream.control_stream_id
+        if self.mode != "standalone" and control == self.stream_ids.control:
+            return self  # type: ignore[return-value]
+        sibling = self._siblings.get(control)
+        if sibling is None:
+            sibling = self._siblings[control] = self._sibling(
+                stream_ids=replace(self.stream_ids, control=control),
+                terms=replace(self._terms, control_stream_id=control),
+            )
+        return sibling
+
+    def _is_here(self, stream: StreamFound) -> bool | None:
+        """Whether its driver is on this media driver; None if that cannot be said."""
+        if stream.needs_bridge or not is_ipc(stream.control_channel):
+            return False
+        if self._discovery.channel is None:
+            # The driver itself has said so, on its own control stream.
+            return True
+        place = place_on(self.aeron_dir, stream.control_stream_id)
+        if place is None:
+            return None
+        wanted = stream.driver_instance_id
+        return place == wanted or place.endswith(f".{wanted}")
+
+    def _is_announced(self, stream: StreamFound) -> bool:
+        """Whether it is announced here, in that epoch. For drivers that do not say who they are."""
+        ear = _native.Subscription(self._conductor, _ANNOUNCES, self.stream_ids.announce)
+        deadline = time.monotonic() + 3 * self._announce_period_ns / 1e9
+        try:
+            while time.monotonic() < deadline:
+                for message in ear.poll(256):
+                    try:
+                        said = ShmPoolAnnounce.decode(message)
+                    except CodecError:
+                        continue
+                    if (said.stream_id, said.epoch) == (stream.stream_id, stream.epoch):
+                        return True
+                time.sleep(_LOOK_S)
+            return False
+        finally:
+            ear.close()
+
+    def _close_finder(self) -> None:
+        if self._finder is not None:
+            self._finder.close()
+
+
+_LOOK_FOR_IT = "see what there is with tensorpool discover"
+
+
+def check_by_name(stream_id: int | None, name: str | None, tags: Sequence[str]) -> None:
+    """A consumer has a stream id, or a name or tags. Raises ConfigError."""
+    if (stream_id is None) == (name is None and not tags):
+        raise ConfigError(
+            "give a stream id, or a name or tags to find it by, as in consumer(name='camera-1')"
+        )
+
+
+def _described(wanted: Filter) -> str:
+    from ..discovery.text import from_wire
+
+    words = [f"named {from_wire(wanted.name)!r}"] if wanted.name else []
+    words += [f"tagged {', '.join(sorted(map(from_wire, wanted.tags)))}"] if wanted.tags else []
+    return " and ".join(words)
+
+
+def _elsewhere(stream: StreamFound) -> StreamElsewhere:
+    return StreamElsewhere(
+        f"{stream} is not on this media driver, so that its memory cannot be mapped here; a bridge "
+        "(tensorpool bridge) brings it to this machine, under a stream id of its own",
+        stream_id=stream.stream_id,
+        driver_instance_id=stream.driver_instance_id,
+    )
