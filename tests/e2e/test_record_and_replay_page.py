@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from tensorpool import recording
-from tensorpool.cli import cli
 from tensorpool.client.description import Description
 from tests.e2e.pages import ROOT, blocks, looks_like, steps, substituted
 from tests.integration.replayer.conftest import MS, START_NS
@@ -79,7 +78,6 @@ def filming(place: Path, environment: dict[str, str]) -> Iterator[None]:
             camera.kill()
 
 
-@pytest.mark.skipif("record" not in cli.commands, reason="needs the command tensorpool record")
 def test_record_look_and_play_back(place: Path, environment: dict[str, str]) -> None:
     consoles, answers = blocks(PAGE, "console"), blocks(PAGE, "text")
     with filming(place, environment):

@@ -32,6 +32,7 @@ from ..errors import (
 from ..sbe import ShmPoolAnnounce
 from ..transport import StreamIds
 from .host import Mode
+from .part import ContextPart
 
 if TYPE_CHECKING:
     from .context import Context
@@ -43,10 +44,9 @@ _SHORTEST_S, _ONE_QUESTION_S = 0.25, 1.0
 LAYOUT_VERSION: Final = 1
 
 
-class WithDiscovery:
+class WithDiscovery(ContextPart):
     """The part of a context that looks for streams."""
 
-    _conductor: _native.Conductor
     _discovery: DiscoverySettings
     _finder: DiscoveryClient | None
     _siblings: dict[int, Context]
@@ -56,9 +56,6 @@ class WithDiscovery:
     aeron_dir: str
     mode: Mode
     stream_ids: StreamIds
-
-    def _check_open(self) -> None:
-        raise NotImplementedError
 
     def discover(
         self,

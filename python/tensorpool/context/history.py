@@ -9,17 +9,16 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from .part import ContextPart
+
 if TYPE_CHECKING:
     from ..recorder.recorder import Recorder
     from ..replayer import Replay
     from .context import Context
 
 
-class WithHistory:
+class WithHistory(ContextPart):
     """The part of a context that records and replays."""
-
-    def _check_open(self) -> None:
-        raise NotImplementedError
 
     def record(
         self, root: str | os.PathLike[str], *, streams: Sequence[int] | None = None, **options: Any
@@ -41,7 +40,6 @@ class WithHistory:
     def _home(self) -> Context:
         """This context, if it is open and of this process."""
         self._check_open()
-        home = cast("Context", self)
         # Raises in a forked child, where nothing runs.
-        home._conductor.status()
-        return home
+        self._conductor.status()
+        return cast("Context", self)

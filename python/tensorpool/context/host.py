@@ -56,17 +56,8 @@ class DriverHost:
         """Embeds a driver where the mode says so. Raises DriverHeld for one that is in the way."""
         if self._mode in ("driver", "standalone"):
             return
-        deadline = time.monotonic() + _NAMELESS_S
         try:
-            while True:
-                try:
-                    self._driver = self._embed()
-                    return
-                except DriverHeld as error:
-                    # Who has just taken it has not said yet who it is.
-                    if Holder.parse(error.holder) is not None or time.monotonic() > deadline:
-                        raise
-                time.sleep(_LOOK_S)
+            self._driver = self._embed_or_name()
         except DriverHeld as error:
             holder = Holder.parse(error.holder)
             if self._mode == "embedded" or holder is None or not self._is_ours(holder):
@@ -74,6 +65,17 @@ class DriverHost:
             if holder.embedded:
                 self._standby = threading.Thread(target=self._stand_by, name="tp-driver-standby", daemon=True)
                 self._standby.start()
+
+    def _embed_or_name(self) -> EmbeddedDriver:
+        """Embeds one, or raises DriverHeld once its holder, who may just have come, has said who it is."""
+        deadline = time.monotonic() + _NAMELESS_S
+        while True:
+            try:
+                return self._embed()
+            except DriverHeld as error:
+                if Holder.parse(error.holder) is not None or time.monotonic() > deadline:
+                    raise
+            time.sleep(_LOOK_S)
 
     def _is_ours(self, holder: Holder) -> bool:
         there = (holder.namespace, str(Path(holder.aeron_dir).absolute()), holder.control_stream_id)

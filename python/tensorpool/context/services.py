@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from .. import _native
 from ..runtime.aeron_counters import AeronExposure
 from ..runtime.agent import CompositeAgent
 from ..runtime.config import Config, Secret
@@ -25,18 +24,15 @@ from ..service import (
     watch_all,
 )
 from ..service.client import DEFAULT_TIMEOUT_S
+from .part import ContextPart
 
 
-class WithServices:
+class WithServices(ContextPart):
     """The part of a context that speaks on the service control plane."""
 
-    _conductor: _native.Conductor
     _running: set[RunningService]
     _service_token: Secret | None
     service_streams: ServiceStreams
-
-    def _check_open(self) -> None:
-        raise NotImplementedError
 
     def service(
         self,
