@@ -23,7 +23,7 @@ _NAMES = ("two-processes", "one-process", *SECTIONS, "codecs")
 
 
 @click.command()
-@click.option("--peers", is_flag=True, help="The same work on iceoryx2, zenoh and pyzmq beside it.")
+@click.option("--peers", is_flag=True, help="The same work without a driver, on iceoryx2, zenoh and pyzmq.")
 @click.option("--peer", multiple=True, type=click.Choice([*LIBRARIES][1:]), help="One of them. Repeatable.")
 @click.option("--only", multiple=True, type=click.Choice(_NAMES), help="Only this section. Repeatable.")
 @click.option("--size", multiple=True, type=click.Choice(list(SIZES)), help="Only this size. Repeatable.")

@@ -20,6 +20,7 @@ WORD_BYTES = 8
 
 LIBRARIES = {
     "tensorpool": "benchmarks.ours",
+    "standalone": "benchmarks.peers.standalone",
     "iceoryx2": "benchmarks.peers.iceoryx2",
     "zenoh": "benchmarks.peers.zenoh",
     "pyzmq": "benchmarks.peers.pyzmq",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +32,9 @@ def stride_of(size_bytes: int) -> int:
     return max(_MIN_STRIDE, 1 << (size_bytes - 1).bit_length())
 
 
-def open_context(plan: Plan) -> tp.Context:
+def open_context(plan: Plan, mode: Literal["driver", "standalone"] = "driver") -> tp.Context:
     return tp.open(
-        "driver",
+        mode,
         aeron_dir=driver_process.media_driver_dir(plan.directory),
         media_driver="external",
         shm_base_dir=plan.directory,
@@ -77,17 +78,20 @@ class TensorPool:
     def beside(self, plan: Plan) -> AbstractContextManager[object]:
         return driver_process.running(plan.directory)
 
+    def open(self, plan: Plan) -> tp.Context:
+        return open_context(plan)
+
     @contextmanager
     def producer(self, plan: Plan, source: Source) -> Iterator[Sender]:
         with (
-            open_context(plan) as context,
+            self.open(plan) as context,
             context.producer(STREAM_ID, pools=[stride_of(plan.size_bytes)], nslots=plan.nslots) as producer,
         ):
             yield Sender(partial(producer.offer, source.array), bare_copier(ring_of(producer, plan), source))
 
     @contextmanager
     def consumer(self, plan: Plan) -> Iterator[Frames]:
-        with open_context(plan) as context, context.consumer(STREAM_ID) as consumer:
+        with self.open(plan) as context, context.consumer(STREAM_ID) as consumer:
             # Half a ring at a time: what lies further back would be overwritten before its turn came.
             yield _frames(consumer, plan.nslots // 2)
 

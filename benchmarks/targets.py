@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from .dataplane import OURS, Measured, Run
 
 PEER = "iceoryx2"
+# The same without a driver, so without leases.
+BARE = "standalone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,8 @@ class Target:
 
 
 def targets(measured: Measured) -> list[Target]:
-    def pair(size: str, key: str) -> float | None:
-        ours, theirs = measured.pairs.get((OURS, size), []), measured.pairs.get((PEER, size), [])
+    def pair(size: str, key: str, other: str = PEER) -> float | None:
+        ours, theirs = measured.pairs.get((OURS, size), []), measured.pairs.get((other, size), [])
         return _ratio(ours, key, theirs, key)
 
     def bare(size: str) -> float | None:
@@ -49,6 +51,11 @@ def targets(measured: Measured) -> list[Target]:
     found.append(Target("delivered rate, 4 MiB", "the bare copy, same ring", 0.9, False, bare("4 MiB")))
     for size in ("64 B", "64 KiB"):
         found.append(Target(f"p50 latency, {size}", PEER, 0.6, True, pair(size, "p50_us")))
+    for size in ("64 B", "64 KiB", "640 KiB"):
+        with_leases = pair(size, "delivered_hz", BARE)
+        found.append(
+            Target(f"delivered rate with leases, {size}", "without a driver", 0.95, False, with_leases)
+        )
     return found
 
 

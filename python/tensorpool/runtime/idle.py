@@ -13,10 +13,11 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ConfigError
 
 IdleName = Literal["backoff", "busy-spin", "yield", "sleep"]
-DEFAULT_PERIOD_NS: Final = 1_000_000
+DEFAULT_PERIOD_NS: Final = 5_000_000
 
-_SPINS = 100
-_YIELDS = 20
+# A turn of Python takes tens of microseconds, most of which others in the process wait for the interpreter.
+_SPINS = 10
+_YIELDS = 5
 _MIN_PARK_NS = 50_000
 
 

@@ -19,7 +19,7 @@ class RuntimeSettings:
     )
     idle_period_ns: DurationNs = setting(
         "The longest wait of `backoff`, and each wait of `sleep`.",
-        default=parse_duration("1ms"),
+        default=parse_duration("5ms"),
         minimum=1_000,
         maximum=parse_duration("1s"),
     )
