@@ -7,6 +7,8 @@ SHELL := /bin/sh
 
 # Arguments for the command behind a target: make demo ARGS="--help"
 ARGS ?=
+# Many tests wait more than they work. A failure is easier to read without: make test WORKERS=
+WORKERS ?= --numprocesses=2 --dist=loadscope
 # The interpreter for a new virtual environment; empty means: look for one.
 export PYTHON ?=
 
@@ -51,7 +53,7 @@ test: check-tests
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory check-native
 	@tools/step conformance python -m tools.conformance --quiet
-	@tools/step pytest python -m pytest -m "not long" --requirement-report=build/requirements.json $(ARGS)
+	@tools/step pytest python -m pytest $(WORKERS) -m "not long" --requirement-report=build/requirements.json $(ARGS)
 
 test-long: export TENSORPOOL_TEST_LONG := 1
 test-long: check-tests
@@ -59,7 +61,7 @@ test-long: check-tests
 	@$(MAKE) --no-print-directory check-native
 	@tools/step conformance python -m tools.conformance --quiet
 	@tools/step "pytest, long tests too" \
-	    python -m pytest --requirement-report=build/requirements.json $(ARGS)
+	    python -m pytest $(WORKERS) --requirement-report=build/requirements.json $(ARGS)
 
 lint: check-rust
 	@$(MAKE) --no-print-directory check-source

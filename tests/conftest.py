@@ -22,10 +22,9 @@ from tools.conformance import known_ids
 # Threads and processes get this long to end after a test before they count as leaked.
 SETTLE_SECONDS = 10.0
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "tests.side_by_side"]
 
 call_failed = pytest.StashKey[bool]()
-outcomes = pytest.StashKey[dict[str, str]]()
 
 # Far above every default id, and different for test runs side by side on one machine.
 _stream_ids = itertools.count(1_000_000 + os.getpid() % 100_000 * 1_000)
@@ -157,7 +156,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[outcomes] = {}
+    path = config.getoption("--requirement-report")
+    # Tests run in worker processes tell the one that started them.
+    if path and not config.option.collectonly and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(RequirementReport(Path(path)))
+
+
+class RequirementReport:
+    """Requirement id → tests that prove it → outcome, as JSON."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._proofs: defaultdict[str, dict[str, str]] = defaultdict(dict)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        # Setup speaks first ("passed" or "skipped"); a later failure, teardown's too, has the last word.
+        if report.when == "setup" or not report.passed:
+            for key, name in report.user_properties:
+                if key == "requirement":
+                    self._proofs[str(name)][report.nodeid] = report.outcome
+
+    def pytest_sessionfinish(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(dict(sorted(self._proofs.items())), indent=1) + "\n")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -170,6 +191,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ]
     if wrong:
         raise pytest.UsageError("\n".join(wrong))
+    for item in items:
+        item.user_properties += [("requirement", name) for name in requirement_ids(item)]
     if os.environ.get("TENSORPOOL_TEST_LONG") != "1":
         skip = pytest.mark.skip(reason="long: set TENSORPOOL_TEST_LONG=1, as `make test-long` does")
         for item in items:
@@ -186,21 +209,4 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if report.when == "call":
         item.stash[call_failed] = report.failed
-    ended = item.config.stash[outcomes]
-    if report.when == "setup" or not report.passed:
-        # Setup speaks first ("passed" or "skipped"); a later failure, teardown's too, has the last word.
-        ended[item.nodeid] = report.outcome
     return report
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    path = session.config.getoption("--requirement-report")
-    if not path or session.config.option.collectonly:
-        return
-    proofs: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for item in session.items:
-        for name in requirement_ids(item):
-            proofs[name][item.nodeid] = session.config.stash[outcomes].get(item.nodeid, "not run")
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(dict(sorted(proofs.items())), indent=1) + "\n")
