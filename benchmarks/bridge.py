@@ -7,7 +7,6 @@ who waits yields: spinning would keep the media drivers from their work where co
 
 from __future__ import annotations
 
-import os
 import socket
 import statistics
 import threading
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import tensorpool as tp
 from tensorpool import _native
@@ -34,6 +34,8 @@ FRAME_BYTES, SMALL_BYTES = 640 << 10, 64 << 10
 MTUS = {"jumbo MTU": 8192, "default MTU": 1408}
 MAPPINGS, QUICK_MAPPINGS = (1, 10, 100), (1, 3)
 HEAD = ["bridge", "raw Aeron UDP", "bridge ", "ratio"]
+IDLE = "yield"
+NSLOTS = 16
 _UP_S = 60.0
 FLAT = 1.5
 
@@ -127,7 +129,7 @@ class Ends:
                 "payload_channel": channel,
                 "control_channel": control,
                 "forward_metadata": False,
-                "idle": "yield",
+                "idle": IDLE,
                 "mappings": [
                     {"source_stream_id": 10_000 + n, "dest_stream_id": 50_000 + n} for n in range(streams)
                 ],
@@ -184,9 +186,10 @@ def _beside(work: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _raw(ends: Ends, channel: str) -> Iterator[tuple[_native.Publication, _native.Subscription]]:
-    subscription = _native.Subscription(ends.there._conductor, channel, 2000)
-    publication = _native.Publication(ends.here._conductor, channel, 2000)
+def _raw(ends: Ends, channel: str) -> Iterator[tuple[_native.RawPublication, _native.RawSubscription]]:
+    """Aeron alone: native loops on the caller's thread, messages as long as the MTU allows."""
+    subscription = _native.RawSubscription(ends.there._conductor, channel, 2000)
+    publication = _native.RawPublication(ends.here._conductor, channel, 2000)
     _until(
         lambda: publication.is_connected and subscription.is_connected, "a raw publication was not connected"
     )
@@ -207,22 +210,19 @@ def _goodput(mtu: int, seconds: float, directory: str) -> Run:
     frame = np.random.default_rng(1).integers(0, 256, FRAME_BYTES, dtype=np.uint8)
     with _ends(directory) as ends:
         with _raw(ends, _channel(f"mtu={mtu}")) as (publication, subscription):
-            message, received = frame.tobytes(), 0
-
-            def drain() -> None:
-                nonlocal received
-                if not (got := subscription.drain(4096)):
-                    os.sched_yield()
-                received += got
+            # A camera's frames lie in a ring on either way.
+            ring = np.tile(frame, NSLOTS).tobytes()
 
             def offer() -> None:
-                if publication.offer(message) != "sent":
-                    os.sched_yield()
+                publication.send(ring, 1, 0.1)
+
+            def drain() -> None:
+                subscription.receive(subscription.received + len(ring), 0.1)
 
             with _beside(offer), _beside(drain):
-                raw = _rate(lambda: received, seconds)
+                raw = _rate(lambda: subscription.received, seconds)
         agents = ends.bridge(_channel(f"mtu={mtu}"), _channel(), 1)
-        with _filmed(ends, agents, [frame]) as bytes_of:
+        with _filmed(ends, agents, frame) as bytes_of:
             ours = _rate(bytes_of, seconds)
     return {"raw": raw / (1 << 20), "bridge": ours / (1 << 20)}
 
@@ -233,12 +233,14 @@ def void(_: object) -> None:
 
 @contextmanager
 def _filmed(
-    ends: Ends, agents: tuple[BridgeAgent, BridgeAgent], frames: list[Any], streams: int = 1
+    ends: Ends, agents: tuple[BridgeAgent, BridgeAgent], frame: npt.NDArray[Any], streams: int = 1
 ) -> Iterator[Callable[[], int]]:
-    """Producers that offer as fast as frames leave; gives the bytes that have arrived."""
+    """Producers that publish as fast as frames leave; gives the bytes that have arrived.
+
+    What is in a slot is sent as it is: filling it is the camera's work, on either way.
+    """
     sender, receiver = agents
-    stride = 1 << (frames[0].nbytes - 1).bit_length()
-    nslots = 16 if streams == 1 else 4
+    stride, nslots = 1 << (frame.nbytes - 1).bit_length(), NSLOTS
     producers = [
         ends.stack.enter_context(ends.here.producer(10_000 + n, pools=[stride], nslots=nslots))
         for n in range(streams)
@@ -264,9 +266,11 @@ def _filmed(
         nonlocal turn
         producer = producers[turn % streams]
         turn += 1
+        # The rest waits in its slots: whoever asks too often takes the cores from those who work.
         while producer.next_seq - _done(native, producer.stream_id) >= nslots // 2:
-            time.sleep(0)
-        producer.offer(frames[0])
+            time.sleep(1e-4)
+        with producer.claim(frame.shape, frame.dtype):
+            pass
 
     with _beside(offer):
         yield lambda: sum(row["bytes"] for row in receiver.rows())
@@ -284,13 +288,8 @@ def _latency(count: int, directory: str) -> Run:
             message = frame.tobytes()
 
             def raw_once() -> None:
-                while publication.offer(message) != "sent":
-                    os.sched_yield()
-                got = 0
-                while got < SMALL_BYTES:
-                    if not (taken := subscription.drain()):
-                        os.sched_yield()
-                    got += taken
+                assert publication.send(message, 1, _UP_S)
+                assert subscription.receive(subscription.received + SMALL_BYTES, _UP_S)
 
             raw = _p50(raw_once, count)
         agents = ends.bridge(_channel(), _channel(), 1)
@@ -327,6 +326,6 @@ def _many(count: int, seconds: float, directory: str) -> Run:
     frame = np.zeros(SMALL_BYTES, np.uint8)
     with _ends(directory) as ends:
         agents = ends.bridge(_channel(), _channel(), count)
-        with _filmed(ends, agents, [frame], count) as bytes_of:
+        with _filmed(ends, agents, frame, count) as bytes_of:
             rate = _rate(bytes_of, seconds) / SMALL_BYTES
     return {"frame_us": 1e6 / rate if rate else None}

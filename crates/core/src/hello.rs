@@ -90,6 +90,8 @@ pub struct ConsumerConfig {
     pub consumer_id: u32,
     pub use_shm: bool,
     pub mode: Mode,
+    /// A supervisor's: the rate where the consumer's own hello is not to decide. 0: no limit.
+    pub max_rate_hz: Option<u32>,
     pub fallback_uri: String,
     pub descriptor: Asked,
     pub control: Asked,
@@ -173,8 +175,15 @@ impl ConsumerHello {
 
 impl ConsumerConfig {
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = wire_message(CONSUMER_CONFIG_BLOCK_LENGTH, CONSUMER_CONFIG_TEMPLATE_ID);
+        let length = match self.max_rate_hz {
+            Some(_) => CONSUMER_CONFIG_R2_BLOCK_LENGTH,
+            None => CONSUMER_CONFIG_BLOCK_LENGTH,
+        };
+        let mut out = wire_message(length, CONSUMER_CONFIG_TEMPLATE_ID);
         let b = &mut out[MESSAGE_HEADER_LENGTH..];
+        if let Some(hz) = self.max_rate_hz {
+            put_u32(b, CONSUMER_CONFIG_R2_MAX_RATE_HZ, hz);
+        }
         let ((descriptor, descriptor_id), (control, control_id)) =
             (self.descriptor.parts(), self.control.parts());
         put_u32(b, CONSUMER_CONFIG_STREAM_ID, self.stream_id);
@@ -194,11 +203,13 @@ impl ConsumerConfig {
         let fallback_uri = take_string(&mut rest, "payloadFallbackUri")?;
         let descriptor = take_string(&mut rest, "descriptorChannel")?;
         let control = take_string(&mut rest, "controlChannel")?;
+        let has_rate = b.len() == usize::from(CONSUMER_CONFIG_R2_BLOCK_LENGTH);
         Ok(Self {
             stream_id: get_u32(b, CONSUMER_CONFIG_STREAM_ID),
             consumer_id: get_u32(b, CONSUMER_CONFIG_CONSUMER_ID),
             use_shm: boolean(b[CONSUMER_CONFIG_USE_SHM], "useShm")?,
             mode: Mode::of(b[CONSUMER_CONFIG_MODE]).ok_or("mode")?,
+            max_rate_hz: has_rate.then(|| get_u32(b, CONSUMER_CONFIG_R2_MAX_RATE_HZ)).and_then(option),
             fallback_uri,
             descriptor: Asked::of(descriptor, get_u32(b, CONSUMER_CONFIG_DESCRIPTOR_STREAM_ID)),
             control: Asked::of(control, get_u32(b, CONSUMER_CONFIG_CONTROL_STREAM_ID)),
@@ -236,6 +247,7 @@ mod tests {
             consumer_id: 7,
             use_shm: false,
             mode: Mode::Stream,
+            max_rate_hz: None,
             fallback_uri: "bridge://1".into(),
             descriptor: Asked::Nothing,
             control: lane(),
@@ -246,6 +258,8 @@ mod tests {
     fn both_come_back_as_they_went() {
         assert_eq!(ConsumerHello::decode_body(&hello().encode()), Ok(hello()));
         assert_eq!(ConsumerConfig::decode_body(&config().encode()), Ok(config()));
+        let limited = ConsumerConfig { mode: Mode::RateLimited, max_rate_hz: Some(5), ..config() };
+        assert_eq!(ConsumerConfig::decode_body(&limited.encode()), Ok(limited));
     }
 
     /// requirement: wire-10.1.3-2

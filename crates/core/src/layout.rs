@@ -189,6 +189,9 @@ pub const CONSUMER_CONFIG_USE_SHM: usize = 8;
 pub const CONSUMER_CONFIG_MODE: usize = 9;
 pub const CONSUMER_CONFIG_DESCRIPTOR_STREAM_ID: usize = 10;
 pub const CONSUMER_CONFIG_CONTROL_STREAM_ID: usize = 14;
+/// With a supervisor's rate behind it, which others skip.
+pub const CONSUMER_CONFIG_R2_BLOCK_LENGTH: u16 = 22;
+pub const CONSUMER_CONFIG_R2_MAX_RATE_HZ: usize = 18;
 
 pub const QOS_CONSUMER_TEMPLATE_ID: u16 = 5;
 pub const QOS_CONSUMER_BLOCK_LENGTH: u16 = 41;

@@ -24,6 +24,7 @@ pub mod descriptor;
 pub mod driver_messages;
 pub mod drops;
 pub mod event;
+pub mod fallback;
 pub mod follow;
 pub mod fork;
 pub mod greeting;

@@ -12,6 +12,8 @@ use crate::seqlock::{self, Refusal};
 use crate::slot::{self, SlotFields, SlotInfo};
 use crate::superblock::{Expected, RegionKind};
 
+mod private;
+
 /// What is copied before its checksum is taken: it fits the first cache, twice.
 const SUMMED_BLOCK: usize = 16 << 10;
 

@@ -27,6 +27,7 @@ pub enum Step {
 
 #[derive(Clone, Debug)]
 pub struct Tracker {
+    first: Option<u64>,
     last: Option<u64>,
     resume_at: u64,
     max_gap: u64,
@@ -35,11 +36,12 @@ pub struct Tracker {
 
 impl Tracker {
     pub fn new(max_gap: u64) -> Self {
-        Self { last: None, resume_at: 0, max_gap, span: 0 }
+        Self { first: None, last: None, resume_at: 0, max_gap, span: 0 }
     }
 
     /// Starts anew with the next sequence; the span so far stays counted.
     pub fn reset(&mut self) {
+        self.first = None;
         self.last = None;
         self.resume_at = 0;
     }
@@ -47,6 +49,11 @@ impl Tracker {
     /// The sequences from the first to the last seen, over all mappings.
     pub fn span(&self) -> u64 {
         self.span
+    }
+
+    /// The sequence that this mapping's span begins with.
+    pub fn first_seq(&self) -> Option<u64> {
+        self.first
     }
 
     pub fn last_seq(&self) -> Option<u64> {
@@ -57,7 +64,10 @@ impl Tracker {
     #[inline]
     pub fn on_seq(&mut self, seq: u64, rested: bool) -> Step {
         let missed = match self.last {
-            None => 0,
+            None => {
+                self.first = Some(seq);
+                0
+            }
             Some(last) if seq > last => seq - last - 1,
             Some(last) if seq == last => return Step::Duplicate,
             Some(_) => return Step::Regressed,

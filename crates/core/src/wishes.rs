@@ -211,6 +211,7 @@ impl Wishes {
             consumer_id,
             use_shm: ordered.map_or(wish.is_none_or(|w| w.reads_shm), |o| o.use_shm),
             mode,
+            max_rate_hz: None,
             fallback_uri: ordered.map(|o| o.fallback_uri.clone()).unwrap_or_default(),
             descriptor: asked(descriptor),
             control: asked(wish.and_then(|w| w.control.as_ref())),
@@ -227,7 +228,7 @@ fn lane_of(asked: &Asked) -> Option<Lane> {
 
 fn rate_of(wish: &Wish) -> u32 {
     match wish.mode {
-        Mode::RateLimited => wish.max_rate_hz,
+        Mode::RateLimited => wish.ordered.as_ref().and_then(|o| o.max_rate_hz).unwrap_or(wish.max_rate_hz),
         Mode::Stream => 0,
     }
 }

@@ -11,6 +11,7 @@ use tensorpool_core::greeting::Wanted;
 use tensorpool_core::ring::Mapping;
 
 use crate::aeron::Subscription;
+use crate::feed::Feed;
 use crate::handle::Handle;
 use crate::idle::{Idle, Strategy};
 use crate::lease::Lease;
@@ -18,11 +19,16 @@ pub use crate::reading::{Counters, Frame, Refused};
 use crate::reading::{Reading, Witness};
 use crate::turn::TurnLock;
 
+mod account;
+mod detour;
 mod endpoint;
 pub(crate) mod following;
 mod keeping;
+mod taking;
 mod wanting;
 
+pub use detour::Away;
+use detour::Detour;
 use following::Following;
 pub use following::{Part, ProgressCounters};
 pub use wanting::Standing;
@@ -40,6 +46,7 @@ pub struct Config {
     pub freshness_ns: u64,
     /// How often hellos and QoS go out.
     pub hello_period_ns: u64,
+    pub away: Away,
 }
 
 pub struct Consumer {
@@ -54,6 +61,8 @@ pub struct Consumer {
     lease: Option<Lease>,
     /// Hello, config, QoS: touched by the conductor alone.
     wanting: Mutex<Wanting>,
+    /// The other way, while there is one: touched by the conductor alone.
+    detour: Mutex<Detour>,
     /// A refusal may wait in the state: a poll that finds nothing asks here before it takes the lock again.
     has_refused: AtomicBool,
     next_check_ns: AtomicU64,
@@ -75,7 +84,10 @@ impl Consumer {
     pub fn new(config: Config, wanted: Wanted, terms: Option<Terms>) -> Self {
         let mut state = Reading::new(config.freshness_ns, config.max_outstanding_seq_gap);
         state.following = wanted.supports_progress.then(Box::<Following>::default);
-        let wanting = Wanting::new(config.stream_id, wanted, config.hello_period_ns);
+        let mut wanting = Wanting::new(config.stream_id, wanted, config.hello_period_ns);
+        if let Some(uri) = &config.away.only {
+            wanting.send_away(uri);
+        }
         Self {
             config,
             state: TurnLock::new(state),
@@ -84,6 +96,7 @@ impl Consumer {
             own_id: AtomicU32::new(crate::lease::random_id()),
             lease: terms.map(Lease::new),
             wanting: Mutex::new(wanting),
+            detour: Mutex::default(),
             has_refused: AtomicBool::new(false),
             next_check_ns: AtomicU64::new(0),
             next_interval_ns: AtomicU64::new(0),
@@ -119,7 +132,8 @@ impl Consumer {
     }
 
     pub fn mapping(&self) -> Option<Arc<Mapping>> {
-        self.lock().mapping.clone()
+        let state = self.lock();
+        state.detour.as_ref().map_or_else(|| state.mapping.clone(), |way| way.mapping())
     }
 
     pub fn last_seq(&self) -> Option<u64> {
@@ -131,11 +145,14 @@ impl Consumer {
     }
 
     pub fn is_connected(&self) -> bool {
-        self.lock().subscription.get().is_some_and(|s| s.is_connected())
+        let mut state = self.lock();
+        let is_there = |s: &mut Subscription| s.is_connected();
+        state.detour.is_some() || state.subscription.get().is_some_and(is_there)
     }
 
     pub fn is_ready(&self) -> bool {
-        self.lock().subscription.get().is_some()
+        let mut state = self.lock();
+        self.config.away.only.is_some() || state.fed.is_some() || state.subscription.get().is_some()
     }
 
     /// Takes up to `limit` descriptors and pushes the frames that pass onto `out`.
@@ -198,7 +215,7 @@ impl Consumer {
                 break;
             }
         }
-        let newest = self.lock().accept(&self.counters, &newest?, &mut ());
+        let newest = self.lock().on_way(|state| state.accept(&self.counters, &newest?, &mut ()));
         self.counters.arrived(newest.as_slice());
         newest
     }
@@ -226,6 +243,10 @@ impl Consumer {
         mut each: impl FnMut(&mut Reading, &Counters, FrameDescriptor, &mut W) -> bool,
     ) -> usize {
         let state = &mut *guard;
+        state.looks += 1;
+        if state.detour.is_some() {
+            return self.drain_detour(state, limit, witness, &mut each);
+        }
         if let Some(mut before) = state.draining.take() {
             let taken = self.poll_one_stream(state, &mut before.subscription, limit, witness, &mut each);
             if before.subscription.has_fragment() && Instant::now() < before.until {
@@ -238,6 +259,9 @@ impl Consumer {
             if taken > 0 {
                 return taken;
             }
+        }
+        if state.fed.is_some() && !state.on_own {
+            return self.drain_fed(state, limit, witness, &mut each);
         }
         // Out of the state for the poll, so that the callback may have the rest of it.
         let mut subscription = match std::mem::take(&mut state.subscription) {
@@ -255,6 +279,43 @@ impl Consumer {
         }
         state.subscription = Handle::There(subscription);
         taken
+    }
+
+    fn drain_fed<W: Witness>(
+        &self,
+        state: &mut Reading,
+        limit: usize,
+        witness: &mut W,
+        each: &mut impl FnMut(&mut Reading, &Counters, FrameDescriptor, &mut W) -> bool,
+    ) -> usize {
+        let mut taken = 0;
+        while taken < limit
+            && let Some(descriptor) = state.fed.as_ref().and_then(|feed| feed.next())
+        {
+            taken += 1;
+            if state.is_next(&self.counters, &descriptor, witness)
+                && !each(state, &self.counters, descriptor, witness)
+            {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// The stream that its descriptors come on.
+    pub(crate) fn descriptors_at(&self) -> (&str, i32) {
+        (&self.config.descriptor_channel, self.config.descriptor_stream_id)
+    }
+
+    /// Somebody else reads that stream from here on; what still waits on our own is read first.
+    pub(crate) fn feed_from(&self, feed: Arc<Feed>) {
+        let mut state = self.state.lock_first();
+        if !state.on_own
+            && let Handle::There(before) = std::mem::take(&mut state.subscription)
+        {
+            state.drain_first(before);
+        }
+        state.fed = Some(feed);
     }
 
     #[inline]
@@ -292,10 +353,16 @@ impl Consumer {
             }
             {
                 let mut state = self.lock();
+                state.looks += 1;
                 if let Some(refused) = state.refused.take() {
                     return Waited::Refused(refused);
                 }
-                if state.draining.is_some()
+                if let Some(is_ready) = state.is_ready_elsewhere() {
+                    if is_ready {
+                        return Waited::Ready;
+                    }
+                } else if state.draining.is_some()
+                    || state.fed.as_ref().is_some_and(|feed| !feed.is_empty())
                     || state.subscription.get().is_some_and(Subscription::has_fragment)
                 {
                     return Waited::Ready;

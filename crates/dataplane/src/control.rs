@@ -116,16 +116,6 @@ impl ControlSubscription {
         }
     }
 
-    /// Takes up to `limit` fragments and throws them away; returns their bytes.
-    pub fn drain(&self, limit: usize) -> usize {
-        let Ok(mut ear) = self.ear.lock() else { return 0 };
-        let mut bytes = 0;
-        if let Some(subscription) = ear.subscription.get() {
-            subscription.poll(limit, |fragment, _| bytes += fragment.len());
-        }
-        bytes
-    }
-
     pub fn is_connected(&self) -> bool {
         self.ear.lock().is_ok_and(|mut e| e.subscription.get().is_some_and(|s| s.is_connected()))
     }

@@ -25,6 +25,7 @@ mod endpoint;
 mod lanes;
 mod patient;
 mod placing;
+mod telling;
 mod voice;
 mod wishing;
 
@@ -61,6 +62,8 @@ pub struct Config {
 
 struct State {
     mapping: Option<Arc<Mapping>>,
+    /// The epoch that is written, or was last.
+    last_epoch: Option<u64>,
     /// Tells the driver of our death the moment it comes (on a lease).
     lock: Option<RegionLock>,
     publication: Handle<ExclusivePublication>,
@@ -140,6 +143,7 @@ impl Producer {
     fn with(config: Config, lease: Option<Lease>) -> Self {
         let state = State {
             mapping: None,
+            last_epoch: None,
             lock: None,
             publication: Handle::None,
             order: Order::new(1),

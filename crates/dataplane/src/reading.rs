@@ -15,8 +15,10 @@ use tensorpool_core::tracker::{Step, Tracker};
 
 use crate::aeron::{AeronError, Client, ImageWatch, Subscription};
 use crate::announces::with_parameter;
+use crate::bridge::Private;
 use crate::consumer::ProgressCounters;
 use crate::consumer::following::Following;
+use crate::feed::Feed;
 use crate::handle::Handle;
 
 /// A frame that may be handed out, and the mapping that keeps its memory alive.
@@ -107,6 +109,14 @@ pub(crate) struct Reading {
     pub(crate) overlaps: bool,
     /// On a stream of its own whose rate is limited: what is missing was held back on purpose.
     pub(crate) limited: bool,
+    /// It was, until a moment ago: until frames come one after the other, what is missing was held back.
+    pub(crate) was_limited: bool,
+    /// How often somebody looked for frames.
+    pub(crate) looks: u64,
+    /// Who reads the descriptor stream for many hands on what is ours.
+    pub(crate) fed: Option<Arc<Feed>>,
+    /// Frames come by this way instead of shared memory.
+    pub(crate) detour: Option<Arc<Private>>,
     /// Frames that are still filling, where that was asked for.
     pub(crate) following: Option<Box<Following>>,
     pub(crate) mapping: Option<Arc<Mapping>>,
@@ -140,6 +150,10 @@ impl Reading {
             on_own: false,
             overlaps: false,
             limited: false,
+            was_limited: false,
+            looks: 0,
+            fed: None,
+            detour: None,
             following: None,
             mapping: None,
             judge: Judge::new(freshness_ns),
@@ -172,10 +186,15 @@ impl Reading {
         if limited {
             (self.overlaps, self.image) = (true, None);
         } else if let Handle::There(before) = before {
-            self.draining = Some(Draining { subscription: before, until: Instant::now() + DRAIN_FOR });
+            self.drain_first(before);
         }
         (self.on_own, self.limited, self.departures) = (true, limited, 0);
         Ok(true)
+    }
+
+    /// The stream that was read until now is read to its end.
+    pub(crate) fn drain_first(&mut self, before: Subscription) {
+        self.draining = Some(Draining { subscription: before, until: Instant::now() + DRAIN_FOR });
     }
 
     /// The stream is shared: of the images that go away only that of our own producer means a rest.
@@ -240,9 +259,10 @@ impl Reading {
             }
         };
         let reason = match reason {
-            Reason::Gap | Reason::Resync if self.limited => Reason::RateLimited,
+            Reason::Gap | Reason::Resync if self.limited || self.was_limited => Reason::RateLimited,
             other => other,
         };
+        self.was_limited &= missed > 0;
         counters.span.fetch_add(missed + 1, Ordering::Relaxed);
         if missed > 0 {
             counters.drops.add(reason, missed);

@@ -1,6 +1,6 @@
-//! What an attachment tells those who watch: a few counters in the media driver (decision 39), and of a consumer
-//! its latency on the services' status stream, for which QoS has no field (wire §10.4.1). Said by the conductor,
-//! so that a busy interpreter delays none of it.
+//! What an attachment tells those who watch: a few counters in the media driver (decision 39), and on the services'
+//! status stream its account, and of a consumer its latency, for which QoS has no fields (wire §10.4.1). Said by the
+//! conductor, so that a busy interpreter delays none of it.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tensorpool_core::event;
 use tensorpool_core::histogram::Summary;
 use tensorpool_core::latency::Told;
+use tensorpool_core::time::realtime_ns;
 
 use crate::aeron::{AeronError, Client, Publication};
 use crate::conductor::{Endpoint, Tick};
@@ -27,6 +28,9 @@ const OF_A_PRODUCER: [Shown; 2] = [
     Shown { name: "unpublished", unit: "frames", grows: true },
 ];
 
+/// Nothing is made from more streams than these.
+const MOST_SOURCES: usize = 64;
+
 /// Of whom is told.
 pub enum Subject {
     Consumer(Arc<Consumer>),
@@ -45,6 +49,8 @@ impl Subject {
 pub struct Config {
     /// Channel and stream id of the status stream; none: nothing is said there.
     pub status: Option<(String, i32)>,
+    pub tells_latency: bool,
+    pub tells_account: bool,
     pub shows_counters: bool,
     /// How often a producer's counters are brought up to date; a consumer's follow its intervals.
     pub period_ns: u64,
@@ -57,6 +63,10 @@ struct State {
     told: u64,
     next_ns: u64,
     is_closed: bool,
+    /// Who it was last.
+    last_id: Option<u32>,
+    /// Streams that a producer's frames are made from.
+    sources: Vec<u32>,
 }
 
 pub struct Reporter {
@@ -73,7 +83,15 @@ impl Reporter {
         } else {
             Gauges::default()
         };
-        let state = State { publication: Handle::None, gauges, told: 0, next_ns: 0, is_closed: false };
+        let state = State {
+            publication: Handle::None,
+            gauges,
+            told: 0,
+            next_ns: 0,
+            is_closed: false,
+            last_id: None,
+            sources: Vec::new(),
+        };
         Self { config, subject, state: Mutex::new(state) }
     }
 
@@ -81,7 +99,37 @@ impl Reporter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn report_consumer(consumer: &Consumer, state: &mut State, tick: &Tick<'_>) {
+    /// The producer's frames are made from those of that stream, too.
+    pub fn note_source(&self, stream_id: u32) {
+        let mut state = self.lock();
+        if state.sources.len() < MOST_SOURCES
+            && let Err(place) = state.sources.binary_search(&stream_id)
+        {
+            state.sources.insert(place, stream_id);
+        }
+    }
+
+    fn tell_account(&self, state: &mut State, wall_ns: u64, is_final: bool) {
+        let Some(publication) =
+            state.publication.get().filter(|p| self.config.tells_account && p.is_connected())
+        else {
+            return;
+        };
+        let account = match &self.subject {
+            Subject::Consumer(consumer) => consumer.account_json(&mut state.last_id, is_final),
+            Subject::Producer(producer) => {
+                producer.account_json(&mut state.last_id, &state.sources, is_final)
+            }
+        };
+        let (role, stream_id, _) = self.subject.words();
+        if let Some(account) = account {
+            // Not taken, it is as good as old: the next one comes soon.
+            let tag = format!("service:{role}:{stream_id}");
+            let _ = publication.offer(&event::text(&tag, "account", &account, wall_ns));
+        }
+    }
+
+    fn report_consumer(&self, consumer: &Consumer, state: &mut State, tick: &Tick<'_>) {
         let counters = consumer.counters();
         let intervals = counters.latency.intervals();
         if intervals == state.told {
@@ -93,7 +141,8 @@ impl Reporter {
         let dropped = counters.drops.in_span();
         state.gauges.set(&[received, dropped, told.last.p50, told.last.p99]);
         // Silence is no latency.
-        if told.last.count > 0
+        if self.config.tells_latency
+            && told.last.count > 0
             && let Some(publication) = state.publication.get().filter(|p| p.is_connected())
         {
             let tag = format!("service:consumer:{}", consumer.stream_id());
@@ -101,6 +150,7 @@ impl Reporter {
             // Not taken, it is as good as old: the next one comes soon.
             let _ = publication.offer(&event::text(&tag, "latency", &value, tick.now.realtime_ns));
         }
+        self.tell_account(state, tick.now.realtime_ns, false);
     }
 
     fn report_producer(&self, producer: &Producer, state: &mut State, tick: &Tick<'_>) {
@@ -112,6 +162,7 @@ impl Reporter {
         let lost = [&c.back_pressured, &c.not_connected, &c.closed];
         let unpublished = lost.iter().map(|n| n.load(Ordering::Relaxed)).sum();
         state.gauges.set(&[c.published.load(Ordering::Relaxed), unpublished]);
+        self.tell_account(state, tick.now.realtime_ns, false);
     }
 }
 
@@ -152,14 +203,19 @@ impl Endpoint for Reporter {
     }
 
     fn close(&self) {
-        self.lock().is_closed = true;
+        {
+            let mut state = self.lock();
+            state.is_closed = true;
+            // The last word: nothing is counted from here on.
+            self.tell_account(&mut state, realtime_ns(), true);
+        }
         self.detach();
     }
 
     fn duty(&self, tick: &Tick<'_>) {
         let mut state = self.lock();
         match &self.subject {
-            Subject::Consumer(consumer) => Self::report_consumer(consumer, &mut state, tick),
+            Subject::Consumer(consumer) => self.report_consumer(consumer, &mut state, tick),
             Subject::Producer(producer) => self.report_producer(producer, &mut state, tick),
         }
     }

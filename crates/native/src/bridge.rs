@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use tensorpool_core::assembly::{Ignored, Loss};
 use tensorpool_core::chunk::{Fault, Limits, Revision};
+use tensorpool_core::fallback::FallbackUri;
 use tensorpool_core::fork::Birth;
 use tensorpool_dataplane::bridge::receiver::{Config as ReceiverConfig, Receiver};
 use tensorpool_dataplane::bridge::sender::{Config as SenderConfig, Sender, Source};
@@ -301,6 +302,16 @@ impl BridgeReceiver {
         self.conductor.get().remove(py, self.id);
         Ok(())
     }
+}
+
+/// A channel and a stream there.
+type Place = (String, i32);
+
+/// The parts of a `bridge://` address: its id, channel and stream of payloads and of control, the source's stream.
+#[pyfunction]
+pub fn parse_fallback(text: &str) -> PyResult<(String, Place, Place, u32)> {
+    let uri = FallbackUri::parse(text).map_err(PyValueError::new_err)?;
+    Ok((uri.instance_id, uri.payload, uri.control, uri.stream_id))
 }
 
 /// Why frames are lost at a receiver: (name, meaning, whether a chunk of it never came).

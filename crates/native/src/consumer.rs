@@ -115,7 +115,7 @@ fn give_back(mut frames: Vec<plane::Frame>) {
 #[pymethods]
 impl Consumer {
     #[new]
-    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, max_outstanding_seq_gap, freshness_ns, hello_period_ns, wanted, idle, latest_only, lease = None, metadata = None))]
+    #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, max_outstanding_seq_gap, freshness_ns, hello_period_ns, wanted, idle, latest_only, lease = None, metadata = None, fallback_uri = None, fallback_bytes = 1 << 30))]
     fn new(
         conductor: &Bound<'_, Conductor>,
         stream_id: u32,
@@ -129,6 +129,8 @@ impl Consumer {
         latest_only: bool,
         lease: Option<LeaseTerms>,
         metadata: Option<&Bound<'_, MetadataEar>>,
+        fallback_uri: Option<String>,
+        fallback_bytes: u64,
     ) -> PyResult<Self> {
         let idle = idle.parse().map_err(pyo3::exceptions::PyValueError::new_err)?;
         let config = plane::Config {
@@ -138,6 +140,13 @@ impl Consumer {
             max_outstanding_seq_gap,
             freshness_ns,
             hello_period_ns,
+            away: plane::Away {
+                only: fallback_uri,
+                max_bytes: fallback_bytes,
+                // Freshness is three announce periods; a bridge's receiver waits for five.
+                silence_ns: freshness_ns / 3 * 5,
+                idle,
+            },
         };
         let terms = lease.map(|l| l.terms(stream_id, Role::Consumer)).transpose()?;
         let consumer = Arc::new(plane::Consumer::new(config, wanted.wanted(), terms));

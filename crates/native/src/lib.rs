@@ -21,6 +21,7 @@ mod metadata;
 mod offered;
 mod producer;
 mod progress;
+mod raw;
 mod recorder;
 mod replay;
 mod reporter;
@@ -53,6 +54,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<replay::ReplayRows>()?;
     m.add_class::<bridge::BridgeSender>()?;
     m.add_class::<bridge::BridgeReceiver>()?;
+    m.add_class::<raw::RawPublication>()?;
+    m.add_class::<raw::RawSubscription>()?;
     m.add_function(wrap_pyfunction!(media_driver::default_aeron_dir, m)?)?;
     m.add_function(wrap_pyfunction!(media_driver::media_driver_is_active, m)?)?;
     m.add_function(wrap_pyfunction!(counter::read_counters, m)?)?;
@@ -70,5 +73,6 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(consumer::drop_reasons, m)?)?;
     m.add_function(wrap_pyfunction!(recorder::recorder_reasons, m)?)?;
     m.add_function(wrap_pyfunction!(bridge::bridge_reasons, m)?)?;
+    m.add_function(wrap_pyfunction!(bridge::parse_fallback, m)?)?;
     Ok(())
 }

@@ -97,13 +97,6 @@ impl Subscription {
         PyList::new(py, messages.iter().map(|m| PyBytes::new(py, m)))
     }
 
-    /// Takes up to `limit` fragments and throws them away; returns their bytes.
-    #[pyo3(signature = (limit = 1024))]
-    fn drain(&self, py: Python<'_>, limit: usize) -> PyResult<usize> {
-        errors::at_home(py, self.birth)?;
-        Ok(py.detach(|| self.subscription.drain(limit)))
-    }
-
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
         errors::at_home(py, self.birth)?;

@@ -21,6 +21,7 @@ enum Told<'py> {
 
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Reporter {
+    inner: Arc<plane::Reporter>,
     conductor: Py<Conductor>,
     id: u64,
     birth: Birth,
@@ -28,14 +29,16 @@ pub struct Reporter {
 
 #[pymethods]
 impl Reporter {
-    /// `status`: channel and stream id on which a consumer's latency is told, if it is; `counters`: whether a
-    /// few numbers stand among the media driver's.
+    /// `status`: channel and stream id on which is told what is: a consumer's latency, the account; `counters`:
+    /// whether a few numbers stand among the media driver's.
     #[new]
-    #[pyo3(signature = (of, *, status, counters, period_ns))]
+    #[pyo3(signature = (of, *, status, latency, account, counters, period_ns))]
     fn new(
         py: Python<'_>,
         of: Told<'_>,
         status: Option<(String, i32)>,
+        latency: bool,
+        account: bool,
         counters: bool,
         period_ns: u64,
     ) -> PyResult<Self> {
@@ -49,9 +52,21 @@ impl Reporter {
                 (Subject::Producer(producer), conductor)
             }
         };
-        let config = plane::Config { status, shows_counters: counters, period_ns };
-        let id = conductor.get().home(py)?.add(Arc::new(plane::Reporter::new(config, subject)));
-        Ok(Self { conductor, id, birth: Birth::here() })
+        let config = plane::Config {
+            status,
+            tells_latency: latency,
+            tells_account: account,
+            shows_counters: counters,
+            period_ns,
+        };
+        let inner = Arc::new(plane::Reporter::new(config, subject));
+        let id = conductor.get().home(py)?.add(inner.clone());
+        Ok(Self { inner, conductor, id, birth: Birth::here() })
+    }
+
+    /// The producer's frames are made from those of that stream, too: told with its account.
+    fn note_source(&self, stream_id: u32) {
+        self.inner.note_source(stream_id);
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {

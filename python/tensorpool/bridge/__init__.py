@@ -2,12 +2,11 @@
 
 from .agent import BridgeAgent
 from .config import BridgeSettings, MappingSettings, ProfileSettings
-from .fallback import Fallback, FallbackUri
+from .fallback import FallbackUri
 
 __all__ = [
     "BridgeAgent",
     "BridgeSettings",
-    "Fallback",
     "FallbackUri",
     "MappingSettings",
     "ProfileSettings",

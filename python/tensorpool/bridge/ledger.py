@@ -84,6 +84,11 @@ class Received:
         """Frames of which a chunk never came: lost on the way, or given up by the sender."""
         return {name: n for name, n in self.lost.items() if n and name in _INCOMPLETE}
 
+    @property
+    def total(self) -> int:
+        """All that is accounted for here."""
+        return self.delivered + sum(self.dropped.values())
+
     def since(self, before: Received) -> Received:
         lost = {name: n - before.lost.get(name, 0) for name, n in self.lost.items()}
         return Received(self.delivered - before.delivered, self.turned_away - before.turned_away, lost)
@@ -122,6 +127,8 @@ class Book:
     latest: Sent | None = None
     _first: Sent | None = None
     _base: Received | None = None
+    _then: Received | None = None
+    """How the receiver stood when the sender spoke last."""
     _exact: bool = False
     _runs: list[str] = field(default_factory=list)
 
@@ -134,16 +141,20 @@ class Book:
             self._exact = self.latest is None and sent.published == 0
             self._first, self._base = sent, Received(0, 0, {}) if self._exact else received
             self._runs = [*self._runs[1 - _MAX_RUNS :], sent.run]
-        self.latest = sent
+        self.latest, self._then = sent, received
 
     def join(self, received: Received) -> Joined | None:
         """None while nothing was heard of the sender."""
-        if self.latest is None or self._first is None or self._base is None:
+        if self.latest is None or self._first is None or self._base is None or self._then is None:
             return None
-        now = received.since(self._base)
         dropped = sum(self.latest.dropped.values()) - sum(self._first.dropped.values())
+        told = self.latest.published - self._first.published
+        now = received.since(self._base)
+        if told < dropped + now.total:
+            # Frames have come that the sender has not told of yet: its word is held against that time.
+            now = self._then.since(self._base)
         return Joined(
-            published=self.latest.published - self._first.published,
+            published=max(told, dropped + now.total),
             delivered=now.delivered,
             sender=dropped,
             receiver=sum(now.dropped.values()),

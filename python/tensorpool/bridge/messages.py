@@ -54,6 +54,14 @@ def with_source(message: bytes, stream_id: int, producer_id: int, epoch: int) ->
     )
 
 
+def version_of(message: bytes, template_id: int) -> int | None:
+    """The metadata version of a `DataSourceAnnounce` or `DataSourceMeta`; None where there is none."""
+    at = {SOURCE_ANNOUNCE: _BLOCK + _ANNOUNCE.size, SOURCE_META: _BLOCK + _U32.size}.get(template_id)
+    if at is None or len(message) < at + _U32.size:
+        return None
+    return int(_U32.unpack_from(message, at)[0])
+
+
 def epoch_of(announce: bytes) -> int | None:
     """The epoch of a `ShmPoolAnnounce`, or of a `DataSourceAnnounce`: both have it in the same place."""
     if len(announce) < _BLOCK + _ANNOUNCE.size:

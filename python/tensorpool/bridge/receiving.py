@@ -20,8 +20,18 @@ from ..errors import AttachError, CodecError, RoleFailed, StreamBusy, TensorPool
 from ..service import Event
 from .config import AS_DRIVER, AS_SOURCE, BridgeSettings
 from .counters import BridgeCounters
+from .fallback import FallbackUri
 from .ledger import LEDGER_KEY, Book, Received, Sent
-from .messages import METADATA, QOS, SOURCE_ANNOUNCE, SOURCE_META, head_of, with_source, with_stream
+from .messages import (
+    METADATA,
+    QOS,
+    SOURCE_ANNOUNCE,
+    SOURCE_META,
+    head_of,
+    version_of,
+    with_source,
+    with_stream,
+)
 from .routes import Endpoint, Route
 from .state import Attach, DestinationState, Fail, Layout
 
@@ -47,7 +57,7 @@ class _Arrival:
     producer: Producer | None = None
     attaching: Future[Producer] | None = None
     book: Book = field(default_factory=Book)
-    said: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
+    said: dict[tuple[int, int | None], bytes] = field(default_factory=dict)
     """Metadata heard last, to be said again under a new local epoch."""
 
 
@@ -97,6 +107,7 @@ class Receiving:
                 self._publication(control)
             if route.metadata is not None:
                 self._publication(ctx.stream_ids.metadata)
+                self._publication(ctx.stream_ids.announce)
                 if route.metadata not in self._metadata_ears:
                     self._metadata_ears[route.metadata] = ear = _native.Subscription(
                         ctx._conductor, route.metadata.channel, route.metadata.stream_id
@@ -272,7 +283,7 @@ class Receiving:
             if arrival.route.metadata == at and arrival.route.source_stream_id == head.stream_id:
                 # One of each kind and version: what a newcomer, or a new epoch, has to be told.
                 if head.template_id in (SOURCE_ANNOUNCE, SOURCE_META) and len(message) <= _MAX_KEPT_BYTES:
-                    version = message[24:28] if head.template_id == SOURCE_ANNOUNCE else message[12:16]
+                    version = version_of(message, head.template_id)
                     arrival.said.pop((head.template_id, version), None)
                     arrival.said[head.template_id, version] = message
                     if len(arrival.said) > _MAX_SAID:
@@ -292,7 +303,13 @@ class Receiving:
                 # There is nothing yet that it could speak of; it is said when there is.
                 return
             said = with_source(message, stream_id, (lease or {}).get("client_id") or 1, epoch)
-        sent = said is not None and self._publication(self._ctx.stream_ids.metadata).offer(said) == "sent"
+        # What a driver's configuration says (version 0) goes where drivers say it: to no consumer's ear.
+        ids = self._ctx.stream_ids
+        by_driver = version_of(message, head.template_id) == 0
+        sent = (
+            said is not None
+            and self._publication(ids.announce if by_driver else ids.metadata).offer(said) == "sent"
+        )
         (self._counters.forwarded if sent else self._counters.unforwarded)["metadata"].add()
 
     def _repeat_metadata(self, arrival: _Arrival) -> None:
@@ -317,6 +334,7 @@ class Receiving:
             "source_stream_id": arrival.route.source_stream_id,
             "dest_stream_id": arrival.state.stream_id,
             "payload": str(arrival.route.payload),
+            "fallback_uri": str(FallbackUri.of(self._settings.instance_id, arrival.route)),
             "connected": arrival.receiver.is_connected,
             "source_epoch": None if standing["epoch"] is None else str(standing["epoch"]),
             "epoch": None if local is None else str(local),

@@ -20,6 +20,7 @@ from ..sbe.wire import ShmPoolAnnounce
 from ..service import Event
 from .config import BridgeSettings
 from .counters import BridgeCounters
+from .fallback import FallbackUri
 from .ledger import LEDGER_KEY, Sent
 from .messages import METADATA, POOL_ANNOUNCE, PROGRESS, QOS, head_of
 from .routes import Endpoint, Route
@@ -134,7 +135,8 @@ class Sending:
         for ear in self._ears:
             for message in ear.poll(_LIMIT):
                 self._on_announce(message)
-                work += 1
+                # What a driver's configuration says of a stream comes beside its announces.
+                work += 1 + self._forward_metadata(message)
         work += self._send_announces()
         wanted = (PROGRESS if self._settings.forward_progress else frozenset()) | (
             QOS if self._settings.forward_qos else frozenset()
@@ -237,6 +239,7 @@ class Sending:
             "source_stream_id": route.source_stream_id,
             "dest_stream_id": route.dest_stream_id,
             "payload": str(route.payload),
+            "fallback_uri": str(FallbackUri.of(self._settings.instance_id, route)),
             "connected": sender.is_connected,
             "chunk_bytes": None if (slices := sender.slices) is None else slices[1],
             "epoch": None if epoch is None else str(epoch),

@@ -169,6 +169,25 @@ def test_corrupt_datagrams_never_become_a_frame_where_there_are_checksums(
         assert ledger["dropped"]["sender"] == ledger["dropped"]["receiver"] == 0
 
 
+@pytest.mark.parametrize("reliable", [True, False])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(1), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))]
+)
+def test_everything_at_once_costs_whole_frames_and_every_one_is_accounted_for(
+    pair: Pair, free_stream_ids: Callable[[], int], seed: int, reliable: bool
+):
+    weather = Weather(drop=0.01, repeat=0.02, reorder=0.02, corrupt=0.005, delay_s=0.001 * seed)
+    with line(pair, free_stream_ids, weather, seed=seed, reliable=reliable, integrity=True) as bridged:
+        bridged.send(100)
+        ledger = bridged.settle(100)
+        seqs = bridged.receive()
+        assert seqs == sorted(set(seqs))
+        assert ledger["exact"]
+        assert ledger["delivered"] == len(seqs) == 100 - sum(ledger["dropped"].values())
+        assert ledger["dropped"]["sender"] == 0 <= ledger["dropped"]["network"]
+        assert bridged.relay.corrupted > 0
+
+
 def test_a_cut_longer_than_the_time_limit_costs_what_was_in_it_and_no_more(
     pair: Pair, free_stream_ids: Callable[[], int]
 ):

@@ -46,7 +46,7 @@ def test_metadata_crosses_and_keeps_its_version(
     consumer = pair.there.context.consumer(dest)
     metadata = wait_until(lambda: consumer.metadata, timeout=DEADLINE_S)
     assert metadata["serial"] == "A1"
-    assert consumer.source_name == "left eye"
+    wait_until(lambda: consumer.source_name == "left eye", timeout=DEADLINE_S)
     producer.set_metadata({"serial": "B2"})
     wait_until(lambda: (consumer.metadata or {}).get("serial") == "B2", timeout=DEADLINE_S)
     wait_until(lambda: flows(*ends, producer, consumer), timeout=DEADLINE_S)

@@ -34,7 +34,7 @@ def test_it_comes_back_as_it_went():
         ("stream=10000", "stream=0", "is no stream id"),
         ("stream=10000", "stream=4294967295", "is no stream id"),
         ("payload_stream=3000", "payload_stream=x", "is no stream id"),
-        ("aeron%3Audp%3Fendpoint%3D10.0.0.2%3A40101", "file", "is no Aeron channel"),
+        ("aeron%3Audp%3Fendpoint%3D10.0.0.2%3A40101", "file", "is no Aeron UDP channel"),
     ],
 )
 def test_what_cannot_be_used_is_said(old: str, new: str, why: str):

@@ -50,6 +50,24 @@ def test_the_first_word_may_be_read_after_the_first_frames():
     assert (joined.published, joined.delivered, joined.network, joined.exact) == (5, 5, 0, True)
 
 
+@given(COUNTS, COUNTS, st.integers(1, 1000))
+def test_frames_that_came_since_the_senders_last_word_hide_no_loss_and_make_none(
+    before: int, lost: int, since: int
+):
+    book = Book()
+    book.hear(sent(0), received(0))
+    book.hear(sent(before + lost), received(before, timeout=lost))
+    joined = book.join(received(before + lost + since, timeout=lost))
+    assert joined is not None
+    assert (joined.delivered, joined.network) == (before, lost), "as it was when the sender spoke"
+    # One more frame than the sender knows of may be here by the time its word is read.
+    book.hear(sent(before + lost), received(before + lost + since))
+    joined = book.join(received(before + lost + since))
+    assert joined is not None
+    assert joined.network == 0
+    assert joined.published == joined.delivered
+
+
 def test_who_comes_late_counts_from_there_and_says_so():
     book = Book()
     book.hear(sent(100), received(2))

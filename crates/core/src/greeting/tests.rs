@@ -22,6 +22,7 @@ fn config(descriptor: Asked) -> ConsumerConfig {
         consumer_id: 7,
         use_shm: true,
         mode: Mode::Stream,
+        max_rate_hz: None,
         fallback_uri: String::new(),
         descriptor,
         control: Asked::Nothing,

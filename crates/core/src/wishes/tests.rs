@@ -123,6 +123,7 @@ fn what_a_supervisor_orders_is_not_undone_by_a_later_hello() {
         consumer_id: 1,
         use_shm: true,
         mode: Mode::RateLimited,
+        max_rate_hz: None,
         fallback_uri: String::new(),
         descriptor: Asked::Nothing,
         control: Asked::Nothing,
@@ -135,6 +136,27 @@ fn what_a_supervisor_orders_is_not_undone_by_a_later_hello() {
     let away = Asked::For(Lane { channel: "aeron:udp?endpoint=10.0.0.1:4".into(), stream_id: 31_001 });
     w.on_order(&ConsumerConfig { descriptor: away, ..order }, S);
     assert_eq!(greet(&mut w, &asks).0.descriptor, Asked::Nothing);
+}
+
+#[test]
+fn a_supervisors_rate_counts_for_who_named_none_and_goes_with_its_order() {
+    let mut w = wishes();
+    greet(&mut w, &hello(1));
+    let order = ConsumerConfig {
+        mode: Mode::RateLimited,
+        max_rate_hz: Some(3),
+        descriptor: lane(31_004),
+        ..w.answer(1, None)
+    };
+    let opened = Lane { channel: "aeron:ipc".into(), stream_id: 31_004 };
+    let open = Change::OpenDescriptors { consumer_id: 1, lane: opened, max_rate_hz: 3 };
+    assert_eq!(w.on_order(&order, S), [open]);
+    let (config, changes) = greet(&mut w, &hello(1));
+    assert_eq!((config.mode, config.descriptor, config.max_rate_hz), (Mode::RateLimited, lane(31_004), None));
+    assert_eq!(changes, [Change::SetRate { consumer_id: 1, max_rate_hz: 3 }]);
+    // Let go of, it keeps its lane, so that no frame is lost on the way back, and gets all of them.
+    let free = ConsumerConfig { mode: Mode::Stream, max_rate_hz: None, ..order };
+    assert_eq!(w.on_order(&free, S), [Change::SetRate { consumer_id: 1, max_rate_hz: 0 }]);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use tensorpool_core::spoken::Spoken;
 use tensorpool_core::time::monotonic_ns;
 
 use super::fragments::Fragments;
+use super::private::Private;
 use super::sink::Sink;
 use super::worker::Worker;
 use crate::aeron::{AeronError, Assembler, Client, Subscription};
@@ -128,6 +129,13 @@ impl Receiver {
         state.sinks.push(sink);
         self.core.attached.store(false, Ordering::Relaxed);
         true
+    }
+
+    /// A stream of the source, for one consumer of this process alone.
+    pub fn add_private(&self, stream_id: u32, private: Arc<Private>) {
+        if self.add(stream_id, stream_id, None) {
+            self.with(stream_id, |sink| sink.keep_private(private));
+        }
     }
 
     /// A destination that nothing was written to. False: no such mapping.

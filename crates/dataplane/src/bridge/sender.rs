@@ -10,6 +10,7 @@ use tensorpool_core::chunk::{self, Cut, DATA_HEADER_LENGTH, Revision, Slices, Wh
 use tensorpool_core::copy;
 use tensorpool_core::layout::HEADER_SLOT_BYTES;
 
+use super::ears::Ears;
 use super::worker::Worker;
 use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken};
 use crate::announces::with_parameter;
@@ -21,6 +22,8 @@ use crate::turn::TurnLock;
 
 /// Chunks sent in one turn; then the conductor may come in.
 const CHUNKS_A_TURN: usize = 256;
+/// Descriptors heard at a time.
+const WORDS_A_TURN: usize = 64;
 /// No epoch was announced yet.
 const NO_EPOCH: u64 = u64::MAX;
 
@@ -103,6 +106,7 @@ struct Outgoing {
 struct State {
     publication: Handle<ExclusivePublication>,
     slices: Option<Slices>,
+    ears: Ears,
     feeds: Vec<Feed>,
     /// Whose turn it is.
     turn: usize,
@@ -132,8 +136,14 @@ enum Sent {
 
 impl Sender {
     pub fn start(config: Config, idle: Strategy) -> std::io::Result<Self> {
-        let state =
-            State { publication: Handle::None, slices: None, feeds: Vec::new(), turn: 0, outgoing: None };
+        let state = State {
+            publication: Handle::None,
+            slices: None,
+            ears: Ears::default(),
+            feeds: Vec::new(),
+            turn: 0,
+            outgoing: None,
+        };
         let core = Arc::new(Core {
             config,
             state: TurnLock::new(state),
@@ -150,7 +160,10 @@ impl Sender {
     pub fn add(&self, consumer: Arc<Consumer>) -> Arc<Source> {
         let source =
             Arc::new(Source { consumer, announced: AtomicU64::new(NO_EPOCH), counters: Counters::default() });
-        self.core.enter().feeds.push(Feed { source: source.clone(), held: None });
+        let mut state = self.core.enter();
+        state.ears.add(source.consumer.clone());
+        state.feeds.push(Feed { source: source.clone(), held: None });
+        self.core.attached.store(false, Ordering::Relaxed);
         source
     }
 
@@ -188,12 +201,20 @@ impl Core {
 
     fn turn(&self) -> usize {
         let mut state = self.lock();
-        let State { publication, slices, feeds, turn, outgoing } = &mut *state;
+        let State { publication, slices, ears, feeds, turn, outgoing } = &mut *state;
+        // Also while the network holds us up: nobody waits for a reader that listens.
+        ears.listen(WORDS_A_TURN);
         let (Some(publication), Some(slices)) = (publication.get(), slices) else { return 0 };
         let mut done = 0;
         while done < CHUNKS_A_TURN {
             let Some(frame) = outgoing else {
-                let Some((source, frame)) = next_frame(feeds, turn) else { return done };
+                let Some((source, frame)) = next_frame(feeds, turn) else {
+                    if ears.listen(WORDS_A_TURN) == 0 {
+                        return done;
+                    }
+                    done += 1;
+                    continue;
+                };
                 done += 1;
                 *outgoing = self.begin(source, frame, slices, publication.is_connected());
                 continue;
@@ -318,8 +339,9 @@ impl Endpoint for Sender {
             let channel_mtu = publication.max_payload_length() as u32 + DATA_HEADER_LENGTH;
             let mtu = config.mtu_bytes.unwrap_or(u32::MAX).min(channel_mtu);
             state.slices = Slices::new(mtu, config.chunk_bytes, config.max_chunk_bytes);
-            core.attached.store(true, Ordering::Relaxed);
         }
+        let has_ears = state.ears.advance(client)?;
+        core.attached.store(has_ears && state.publication.get().is_some(), Ordering::Relaxed);
         Ok(())
     }
 
@@ -327,6 +349,7 @@ impl Endpoint for Sender {
         self.core.attached.store(false, Ordering::Relaxed);
         let mut state = self.core.state.lock_first();
         (state.publication, state.slices) = (Handle::None, None);
+        state.ears.detach();
         if let Some(out) = state.outgoing.take() {
             bump(&out.source.counters.closed);
         }
@@ -335,5 +358,6 @@ impl Endpoint for Sender {
     fn close(&self) {
         self.core.closed.store(true, Ordering::Relaxed);
         self.detach();
+        self.core.enter().ears.clear();
     }
 }

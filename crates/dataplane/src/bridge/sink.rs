@@ -10,13 +10,51 @@ use tensorpool_core::layout::HEADER_SLOT_BYTES;
 use tensorpool_core::spoken::FrameProgress;
 
 use super::echo::Echo;
+use super::private::Private;
 use crate::aeron::Publication;
 use crate::handle::Handle;
 use crate::producer::{Outcome, Placed, Producer};
 
+enum Goal {
+    /// A stream of this host.
+    Producer(Arc<Producer>),
+    /// One consumer of this process.
+    Private(Arc<Private>),
+}
+
+impl Goal {
+    fn epoch(&self) -> Option<u64> {
+        match self {
+            Self::Producer(producer) => producer.epoch(),
+            Self::Private(private) => private.mapping().map(|m| m.epoch),
+        }
+    }
+
+    fn nslots(&self) -> Option<u32> {
+        match self {
+            Self::Producer(producer) => producer.nslots(),
+            Self::Private(private) => private.mapping().map(|m| m.nslots),
+        }
+    }
+
+    fn place(&self, seq: u64, len: u32) -> Result<Placed, Loss> {
+        match self {
+            Self::Producer(producer) => producer.place(seq, len).map_err(loss),
+            Self::Private(private) => private.place(seq, len),
+        }
+    }
+
+    fn commit(&self, placed: &Placed, trace_id: u64) -> Result<(), Loss> {
+        match self {
+            Self::Producer(producer) => producer.commit_placed(placed, trace_id).map(drop).map_err(loss),
+            Self::Private(private) => private.commit(placed, trace_id),
+        }
+    }
+}
+
 /// Where frames go. Once something was written there, it is of one epoch of the source.
 struct Destination {
-    producer: Arc<Producer>,
+    goal: Goal,
     is_used: bool,
     nslots: Option<u32>,
 }
@@ -29,6 +67,8 @@ pub(super) struct Sink {
     pub voice: Handle<Publication>,
     pub voice_at: Option<(String, i32)>,
     destination: Option<Destination>,
+    /// Makes its own memory at each epoch.
+    private: Option<Arc<Private>>,
     pub announces: u64,
     pub announces_ignored: u64,
     pub progress_said: u64,
@@ -44,6 +84,7 @@ impl Sink {
             voice: Handle::None,
             voice_at: None,
             destination: None,
+            private: None,
             announces: 0,
             announces_ignored: 0,
             progress_said: 0,
@@ -54,7 +95,13 @@ impl Sink {
     pub fn give(&mut self, producer: Arc<Producer>) {
         self.table.abandon(Loss::Detached);
         self.dest_stream_id = producer.stream_id();
-        self.destination = Some(Destination { producer, is_used: false, nslots: None });
+        let goal = Goal::Producer(producer);
+        self.destination = Some(Destination { goal, is_used: false, nslots: None });
+    }
+
+    /// Frames go to one consumer of this process, from the next announce on.
+    pub fn keep_private(&mut self, private: Arc<Private>) {
+        self.private = Some(private);
     }
 
     /// The destination is taken away: no frame is written to it from here on.
@@ -77,6 +124,12 @@ impl Sink {
                 self.echo.clear();
                 // Frames of two epochs never share a local one.
                 self.destination.take_if(|d| d.is_used);
+                if let (Some(private), Some(announced)) = (&self.private, self.source.announced())
+                    && private.take_up(announced)
+                {
+                    let goal = Goal::Private(private.clone());
+                    self.destination = Some(Destination { goal, is_used: false, nslots: None });
+                }
             }
         }
     }
@@ -100,7 +153,7 @@ impl Sink {
         if self.echo.due.is_empty() {
             return;
         }
-        let epoch = self.destination.as_ref().and_then(|d| d.producer.epoch());
+        let epoch = self.destination.as_ref().and_then(|d| d.goal.epoch());
         for word in self.echo.due.drain(..) {
             let said = epoch.zip(self.voice.get()).is_some_and(|(epoch, voice)| {
                 let word = FrameProgress { stream_id: self.dest_stream_id, epoch, ..word };
@@ -135,14 +188,14 @@ impl Store for Slots<'_> {
     fn nslots(&mut self) -> u32 {
         let Some(destination) = self.destination else { return 1 };
         if destination.nslots.is_none() {
-            destination.nslots = destination.producer.nslots();
+            destination.nslots = destination.goal.nslots();
         }
         destination.nslots.unwrap_or(1)
     }
 
     fn open(&mut self, seq: u64, payload_length: u32) -> Result<Placed, Loss> {
         let destination = self.destination.as_mut().ok_or(Loss::Detached)?;
-        let placed = destination.producer.place(seq, payload_length).map_err(loss)?;
+        let placed = destination.goal.place(seq, payload_length)?;
         destination.is_used = true;
         // A ring of another size than before: assemblies that share no slot there may share one here.
         if *destination.nslots.get_or_insert(placed.nslots()) != placed.nslots() {
@@ -175,7 +228,7 @@ impl Store for Slots<'_> {
 
     fn commit(&mut self, place: Placed, seq: u64, trace_id: u64) -> Result<(), Loss> {
         let destination = self.destination.as_ref().ok_or(Loss::Detached)?;
-        destination.producer.commit_placed(&place, trace_id).map_err(loss)?;
+        destination.goal.commit(&place, trace_id)?;
         self.echo.delivered(seq, place.payload_length());
         Ok(())
     }

@@ -9,7 +9,6 @@ use tensorpool_core::drops::Drop as Reason;
 use tensorpool_core::greeting;
 use tensorpool_core::layout::NULL_U64;
 use tensorpool_core::mapping::{Action, Held, Ignored};
-use tensorpool_core::region::Access;
 use tensorpool_core::ring::Mapping;
 use tensorpool_core::spoken::{QosConsumer, Spoken};
 use tensorpool_core::time::monotonic_ns;
@@ -24,18 +23,25 @@ use crate::handle::Handle;
 use crate::lease::Turn;
 
 impl Consumer {
-    fn event(&self, events: &Events, tick_ns: u64, kind: &'static str, epoch: u64, detail: String) {
+    pub(super) fn event(
+        &self,
+        events: &Events,
+        tick_ns: u64,
+        kind: &'static str,
+        epoch: u64,
+        detail: String,
+    ) {
         let stream_id = Some(self.config.stream_id);
         events.push(Event { kind, at_ns: tick_ns, stream_id, epoch: Some(epoch), detail });
     }
 
     /// Replaces the mapping; what was in flight for the old one is dropped by its epoch.
-    fn remap(&self, mapping: Option<Arc<Mapping>>) -> Option<Arc<Mapping>> {
+    pub(super) fn remap(&self, mapping: Option<Arc<Mapping>>) -> Option<Arc<Mapping>> {
         let mut state = self.state.lock_first();
         if let Some(fresh) = &mapping {
-            if state.tracked.replace(fresh.epoch) != Some(fresh.epoch) {
-                state.tracker.reset();
-                state.following.iter_mut().for_each(|f| f.reset());
+            // Elsewhere frames are counted by the way that they come.
+            if state.detour.is_none() {
+                state.follow_epoch(fresh.epoch);
             }
             state.refused = None;
             state.told = None;
@@ -54,7 +60,7 @@ impl Consumer {
         old
     }
 
-    fn wanting(&self) -> MutexGuard<'_, Wanting> {
+    pub(super) fn wanting(&self) -> MutexGuard<'_, Wanting> {
         self.wanting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -84,7 +90,9 @@ impl Consumer {
         }
         let limited = self.wanting().is_limited();
         let mut state = self.state.lock_first();
-        state.limited = limited && state.on_own;
+        let is_limited = limited && state.on_own;
+        state.was_limited |= state.limited && !is_limited && state.on_own;
+        state.limited = is_limited;
     }
 
     /// Another consumer reports under our id: one of the two has to take another, and it may as well be us.
@@ -106,7 +114,7 @@ impl Consumer {
     }
 
     /// `said_ns`: when the owner spoke of these regions.
-    fn refuse(&self, refused: Refused, said_ns: u64, tick: &Tick<'_>) {
+    pub(super) fn refuse(&self, refused: Refused, said_ns: u64, tick: &Tick<'_>) {
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state.lock_first();
         // An owner that has just left is no fault, nor is a driver that has given the regions to a producer
@@ -125,17 +133,23 @@ impl Consumer {
             return;
         }
         let key = Some((refused.epoch, refused.reason));
+        let has_way = {
+            let mut wanting = self.wanting();
+            wanting.on_refused();
+            wanting.way().is_some()
+        };
         if state.told != key {
             state.told = key;
             self.event(tick.events, tick.now.monotonic_ns, "refused", refused.epoch, refused.message.clone());
-            state.refused = Some(refused);
-            self.has_refused.store(true, Ordering::Relaxed);
+            // Who has another way is told by the event, and goes there.
+            if !has_way {
+                state.refused = Some(refused);
+                self.has_refused.store(true, Ordering::Relaxed);
+            }
         }
-        drop(state);
-        self.wanting().on_refused();
     }
 
-    fn unmap(&self, tick: &Tick<'_>, why: &str) {
+    pub(super) fn unmap(&self, tick: &Tick<'_>, why: &str) {
         if let Some(old) = self.remap(None) {
             self.event(tick.events, tick.now.monotonic_ns, "unmapped", old.epoch, why.to_owned());
         }
@@ -144,7 +158,8 @@ impl Consumer {
 
 impl Endpoint for Consumer {
     fn attach(&self, client: &Client) -> Result<(), AeronError> {
-        if self.attached.load(Ordering::Relaxed) {
+        self.attach_detour(client);
+        if self.attached.load(Ordering::Relaxed) || self.config.away.only.is_some() {
             return Ok(());
         }
         let config = &self.config;
@@ -152,13 +167,13 @@ impl Endpoint for Consumer {
         let mut state = self.state.lock_first();
         // A reader that stops polling must stall nobody: it is put to rest instead.
         let channel = with_parameter(&config.descriptor_channel, "tether=false");
-        if state.subscription.get().is_none() {
+        if state.subscription.get().is_none() && state.fed.is_none() {
             state.subscription.advance(|| client.add_subscription(&channel, config.descriptor_stream_id))?;
             (state.departures, state.image) = (0, None);
         }
         let is_following = state.following.as_mut().map_or(Ok(true), |f| f.advance(client))?;
         let is_settled = state.move_to_own(client, limited)? & is_following;
-        let is_there = state.subscription.get().is_some();
+        let is_there = state.fed.is_some() || state.subscription.get().is_some();
         self.has_subscription.store(is_there, Ordering::Relaxed);
         self.attached.store(is_there && is_settled, Ordering::Relaxed);
         drop(state);
@@ -169,6 +184,7 @@ impl Endpoint for Consumer {
     fn detach(&self) {
         self.attached.store(false, Ordering::Relaxed);
         self.has_subscription.store(false, Ordering::Relaxed);
+        self.detach_detour();
         {
             let mut state = self.state.lock_first();
             (state.subscription, state.own) = (Handle::None, Handle::None);
@@ -182,6 +198,7 @@ impl Endpoint for Consumer {
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
+        self.end_detour();
         let mut state = self.state.lock_first();
         (state.subscription, state.own, state.draining) = (Handle::None, Handle::None, None);
         state.following.iter_mut().for_each(|f| f.detach());
@@ -190,6 +207,7 @@ impl Endpoint for Consumer {
 
     /// A writer that gives no sign of life is dead: its regions are stale (wire §7.1).
     fn duty(&self, tick: &Tick<'_>) {
+        self.follow_way(tick);
         let now_ns = tick.now.monotonic_ns;
         if now_ns >= self.next_interval_ns.load(Ordering::Relaxed) {
             self.next_interval_ns.store(now_ns + self.config.hello_period_ns, Ordering::Relaxed);
@@ -312,7 +330,7 @@ impl Endpoint for Consumer {
     }
 
     fn hears_announces(&self) -> bool {
-        !self.is_closed()
+        !self.is_closed() && self.config.away.only.is_none()
     }
 
     fn on_announce(&self, announce: &PoolAnnounce, join_ns: u64, tick: &Tick<'_>) {
@@ -356,44 +374,5 @@ impl Endpoint for Consumer {
             }
             Action::Map => self.map(announce, Some(announce.producer_id), tick),
         }
-    }
-}
-
-impl Consumer {
-    /// The producer's lease is over: what it wrote is history, and only a later epoch is mapped (driver §4.9).
-    fn outlive(&self, producer_id: u32, tick: &Tick<'_>) {
-        {
-            let mut state = self.state.lock_first();
-            let Some(epoch) = state.mapping.as_ref().map(|m| m.epoch) else { return };
-            // The announce may have been faster than the notice: then the later epoch is mapped already.
-            if state.producer_id.is_some_and(|id| id != producer_id) {
-                return;
-            }
-            state.lowest_epoch = state.lowest_epoch.max(epoch + 1);
-        }
-        self.unmap(tick, "the producer's lease has ended");
-    }
-
-    fn map(&self, announce: &PoolAnnounce, producer_id: Option<u32>, tick: &Tick<'_>) {
-        // Hard boundary first: nothing of the old epoch is accepted while the new one is opened.
-        self.unmap(tick, "a new epoch was announced");
-        let epoch = announce.epoch;
-        let mapping = match Mapping::open(announce, tick.bases, Access::Read) {
-            Ok(mapping) => mapping,
-            Err(e) => {
-                let refused =
-                    Refused { epoch, reason: e.reason(), uri: e.uri.clone(), message: e.to_string() };
-                return self.refuse(refused, announce.timestamp_ns, tick);
-            }
-        };
-        if !self.state.lock_first().judge.is_fresh(mapping.activity_ns(), tick.now.monotonic_ns) {
-            self.counters.ignored(Ignored::Stale).fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        self.counters.latency.follow_clock(announce.clock_domain);
-        self.remap(Some(Arc::new(mapping)));
-        self.state.lock_first().producer_id = producer_id;
-        self.wanting().report_soon();
-        self.event(tick.events, tick.now.monotonic_ns, "mapped", epoch, String::new());
     }
 }

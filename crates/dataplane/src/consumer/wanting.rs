@@ -49,6 +49,16 @@ impl Wanting {
         }
     }
 
+    /// It has no other way than that one.
+    pub fn send_away(&mut self, uri: &str) {
+        self.phases.on_config(false, uri);
+    }
+
+    /// The way by which frames are to come instead of shared memory.
+    pub fn way(&self) -> Option<&str> {
+        self.phases.fallback_uri()
+    }
+
     /// A poll may have let go of the regions since they were mapped.
     pub fn standing(&self, is_mapped: bool) -> Standing {
         let mut phases = self.phases.clone();

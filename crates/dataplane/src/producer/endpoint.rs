@@ -27,6 +27,7 @@ impl State {
     pub(super) fn take_up(&mut self, mapping: Arc<Mapping>, lock: Option<RegionLock>) {
         self.order = Order::new(mapping.nslots);
         self.pending = vec![Pending::default(); mapping.nslots as usize];
+        self.last_epoch = Some(mapping.epoch);
         self.mapping = Some(mapping);
         self.lock = lock;
         self.voice.telling.clear();
@@ -70,7 +71,7 @@ impl Producer {
         self.attached.store(false, Ordering::Relaxed);
     }
 
-    fn producer_id(&self) -> u32 {
+    pub(super) fn producer_id(&self) -> u32 {
         let leased = self.lease.as_ref().and_then(|l| l.status().client_id);
         leased.or(self.config.announce.as_ref().map(|a| a.producer_id)).unwrap_or(0)
     }

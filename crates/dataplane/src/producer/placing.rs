@@ -22,6 +22,17 @@ pub struct Placed {
 }
 
 impl Placed {
+    /// Opens the slot of `seq` in the smallest pool that holds `len` bytes; none if none does.
+    pub(crate) fn open(mapping: Arc<Mapping>, seq: u64, len: u32) -> Option<Self> {
+        let pool = mapping.smallest_pool(u64::from(len))?;
+        mapping.begin(seq);
+        Some(Self { seq, pool, len, mapping })
+    }
+
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
     pub fn epoch(&self) -> u64 {
         self.mapping.epoch
     }
@@ -67,12 +78,10 @@ impl Producer {
         let Some(mapping) = self.lock().mapping.clone() else {
             return Err(self.no_regions());
         };
-        let Some(pool) = mapping.smallest_pool(u64::from(len)) else {
+        Placed::open(mapping, seq, len).ok_or_else(|| {
             bump(&self.counters.no_pool);
-            return Err(Outcome::NoPool);
-        };
-        mapping.begin(seq);
-        Ok(Placed { seq, pool, len, mapping })
+            Outcome::NoPool
+        })
     }
 
     /// Commits a frame that is complete and described, and publishes it.

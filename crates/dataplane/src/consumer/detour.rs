@@ -1,0 +1,195 @@
+//! A consumer that was sent away from shared memory, or has none: it reads the payload stream of a bridge itself,
+//! into memory of its own process, and comes back when it is called (wire §15.12).
+//!
+//! Epochs and sequences are the source's on either way. So it counts on where it was: a frame that came one way does
+//! not come again the other, and what is missing in between is a gap.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use tensorpool_core::chunk::Limits;
+use tensorpool_core::descriptor::FrameDescriptor;
+use tensorpool_core::fallback::FallbackUri;
+use tensorpool_core::layout::CLOCK_DOMAIN_MONOTONIC;
+
+use super::{Consumer, Counters};
+use crate::aeron::Client;
+use crate::bridge::receiver::Config as ReceiverConfig;
+use crate::bridge::{Private, Receiver};
+use crate::conductor::{Endpoint, Tick};
+use crate::events::Event;
+use crate::idle::Strategy;
+use crate::reading::{Reading, Witness};
+
+const MAX_CHUNK_BYTES: u32 = 65_535;
+const MAX_PAYLOAD_BYTES: u32 = 1 << 30;
+const ASSEMBLY_TIMEOUT_NS: u64 = 250_000_000;
+
+/// What a consumer may do instead of mapping shared memory.
+#[derive(Clone, Debug)]
+pub struct Away {
+    /// Frames come by this way and no other.
+    pub only: Option<String>,
+    /// The most memory that a source's announce can have made here.
+    pub max_bytes: u64,
+    /// How long a source's epoch stands without announces before a lower one is believed.
+    pub silence_ns: u64,
+    pub idle: Strategy,
+}
+
+/// The way that is taken, or about to be.
+#[derive(Default)]
+pub(super) struct Detour {
+    uri: Option<String>,
+    under_way: Option<(Arc<Private>, Receiver)>,
+}
+
+impl Reading {
+    /// Sequences of another epoch count from the beginning.
+    pub(crate) fn follow_epoch(&mut self, epoch: u64) {
+        if self.tracked.replace(epoch) != Some(epoch) {
+            self.tracker.reset();
+            self.following.iter_mut().for_each(|f| f.reset());
+        }
+    }
+
+    /// Does something with the memory that frames come by now in place of the shared one.
+    pub(crate) fn on_way<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+        let Some(way) = self.detour.clone() else { return f(self) };
+        let home = std::mem::replace(&mut self.mapping, way.mapping());
+        let done = f(self);
+        self.mapping = home;
+        done
+    }
+
+    /// Whether the other way has a frame; none if there is no other way.
+    pub(crate) fn is_ready_elsewhere(&mut self) -> Option<bool> {
+        let has_any = self.detour.as_ref()?.has_any();
+        self.let_pass(64);
+        Some(has_any)
+    }
+
+    /// Nobody is to wait for a reader that does not listen.
+    fn let_pass(&mut self, limit: usize) {
+        if let Some(subscription) = self.subscription.get() {
+            subscription.poll(limit, |_, _| {});
+        }
+    }
+}
+
+impl Consumer {
+    /// As from a descriptor stream: hands what comes by the other way to `each` until that says false.
+    pub(super) fn drain_detour<W: Witness>(
+        &self,
+        state: &mut Reading,
+        limit: usize,
+        witness: &mut W,
+        each: &mut impl FnMut(&mut Reading, &Counters, FrameDescriptor, &mut W) -> bool,
+    ) -> usize {
+        state.let_pass(limit);
+        let Some(way) = state.detour.clone() else { return 0 };
+        let (counters, mut taken, mut goes_on) = (&*self.counters, 0, true);
+        while taken < limit && goes_on {
+            let Some((mapping, descriptor)) = way.next() else { break };
+            taken += 1;
+            state.follow_epoch(mapping.epoch);
+            let home = state.mapping.replace(mapping);
+            goes_on =
+                !state.is_next(counters, &descriptor, witness) || each(state, counters, descriptor, witness);
+            state.mapping = home;
+        }
+        taken
+    }
+
+    fn detour(&self) -> MutexGuard<'_, Detour> {
+        self.detour.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes where it was sent, once frames can come from there; and back.
+    pub(super) fn follow_way(&self, tick: &Tick<'_>) {
+        let mut detour = self.detour();
+        let told = {
+            let wanting = self.wanting();
+            let way = wanting.way();
+            (way != detour.uri.as_deref()).then(|| way.map(str::to_owned))
+        };
+        if let Some(uri) = told {
+            self.come_back(&mut detour);
+            detour.uri = uri;
+            match detour.uri.as_deref().map(|uri| self.set_out(uri)).transpose() {
+                Ok(under_way) => detour.under_way = under_way,
+                Err(why) => self.say(tick, "fallback_failed", 0, why),
+            }
+        }
+        let Some((way, _)) = &detour.under_way else { return };
+        if let Some(why) = way.take_refused() {
+            self.say(tick, "fallback_failed", 0, why);
+        }
+        let Some(epoch) = way.mapping().map(|m| m.epoch) else { return };
+        let mut state = self.state.lock_first();
+        if state.detour.is_none() {
+            (state.draining, state.overlaps) = (None, true);
+            state.detour = Some(way.clone());
+            self.counters.latency.follow_clock(CLOCK_DOMAIN_MONOTONIC);
+            drop(state);
+            self.say(tick, "fallback_mapped", epoch, String::new());
+        }
+    }
+
+    fn say(&self, tick: &Tick<'_>, kind: &'static str, epoch: u64, detail: String) {
+        let (stream_id, at_ns) = (Some(self.config.stream_id), tick.now.monotonic_ns);
+        tick.events.push(Event { kind, at_ns, stream_id, epoch: Some(epoch), detail });
+    }
+
+    fn set_out(&self, uri: &str) -> Result<(Arc<Private>, Receiver), String> {
+        let (uri, away) = (FallbackUri::parse(uri)?, &self.config.away);
+        let limits =
+            Limits { chunk_bytes: MAX_CHUNK_BYTES, payload_bytes: MAX_PAYLOAD_BYTES, needs_checksum: false };
+        let config = ReceiverConfig {
+            payload_channel: uri.payload.0,
+            payload_stream_id: uri.payload.1,
+            control_channel: uri.control.0,
+            control_stream_id: uri.control.1,
+            limits,
+            timeout_ns: ASSEMBLY_TIMEOUT_NS,
+            silence_ns: away.silence_ns,
+        };
+        let receiver = Receiver::start(config, away.idle).map_err(|e| e.to_string())?;
+        let private = Arc::new(Private::new(self.config.stream_id, away.max_bytes));
+        receiver.add_private(uri.stream_id, private.clone());
+        Ok((private, receiver))
+    }
+
+    fn come_back(&self, detour: &mut Detour) {
+        let Some((_, receiver)) = detour.under_way.take() else { return };
+        receiver.stop();
+        receiver.close();
+        let mut state = self.state.lock_first();
+        if state.detour.take().is_none() {
+            return;
+        }
+        state.overlaps = true;
+        if let Some(epoch) = state.mapping.as_ref().map(|m| m.epoch) {
+            state.follow_epoch(epoch);
+        }
+    }
+
+    /// A way that the media driver refuses keeps nobody from shared memory.
+    pub(super) fn attach_detour(&self, client: &Client) {
+        if let Some((way, receiver)) = &self.detour().under_way
+            && let Err(error) = receiver.attach(client)
+        {
+            way.refuse(error.to_string());
+        }
+    }
+
+    pub(super) fn detach_detour(&self) {
+        if let Some((_, receiver)) = &self.detour().under_way {
+            receiver.detach();
+        }
+    }
+
+    pub(super) fn end_detour(&self) {
+        let mut detour = self.detour();
+        self.come_back(&mut detour);
+    }
+}

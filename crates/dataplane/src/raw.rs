@@ -1,0 +1,135 @@
+//! What Aeron alone does with the same bytes: the yardstick that the bridge's benchmark holds itself against. As few
+//! instructions as can be: claims filled from one buffer, fragments counted and thrown away, on the caller's thread.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken, Subscription};
+use crate::conductor::Endpoint;
+use crate::handle::Handle;
+
+const FRAGMENTS: usize = 256;
+
+fn lock<T>(handle: &Mutex<T>) -> MutexGuard<'_, T> {
+    handle.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub struct RawPublication {
+    channel: String,
+    stream_id: i32,
+    handle: Mutex<Handle<ExclusivePublication>>,
+    closed: AtomicBool,
+}
+
+impl RawPublication {
+    pub fn new(channel: String, stream_id: i32) -> Self {
+        Self { channel, stream_id, handle: Mutex::new(Handle::None), closed: AtomicBool::new(false) }
+    }
+
+    pub fn is_connected(&self) -> bool {
+        lock(&self.handle).get().is_some_and(|p| p.is_connected())
+    }
+
+    /// Sends `frame` so many times, in messages as long as the MTU allows; whether it could within `timeout`.
+    pub fn send(&self, frame: &[u8], times: u64, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        let mut handle = lock(&self.handle);
+        let Some(publication) = handle.get() else { return false };
+        let most = publication.max_payload_length();
+        for _ in 0..times {
+            for message in frame.chunks(most) {
+                while let Err(why) = publication.claim(message.len(), |bytes| bytes.copy_from_slice(message))
+                {
+                    if why != NotTaken::BackPressured || Instant::now() > deadline {
+                        return false;
+                    }
+                    std::thread::yield_now();
+                }
+            }
+        }
+        true
+    }
+}
+
+impl Endpoint for RawPublication {
+    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+        // Whoever sends holds it, and then it is there.
+        let Ok(mut handle) = self.handle.try_lock() else { return Ok(()) };
+        if self.closed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        handle.advance(|| client.add_exclusive_publication(&self.channel, self.stream_id))
+    }
+
+    fn detach(&self) {
+        *lock(&self.handle) = Handle::None;
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.detach();
+    }
+}
+
+pub struct RawSubscription {
+    channel: String,
+    stream_id: i32,
+    handle: Mutex<Handle<Subscription>>,
+    received: AtomicU64,
+    closed: AtomicBool,
+}
+
+impl RawSubscription {
+    pub fn new(channel: String, stream_id: i32) -> Self {
+        let (received, closed) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self { channel, stream_id, handle: Mutex::new(Handle::None), received, closed }
+    }
+
+    pub fn is_connected(&self) -> bool {
+        lock(&self.handle).get().is_some_and(|s| s.is_connected())
+    }
+
+    /// All bytes so far.
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Takes what comes until there were so many bytes in all; whether there were within `timeout`.
+    pub fn receive(&self, total: u64, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        let mut handle = lock(&self.handle);
+        let Some(subscription) = handle.get() else { return false };
+        while self.received() < total {
+            let mut bytes = 0;
+            subscription.poll(FRAGMENTS, |fragment, _| bytes += fragment.len() as u64);
+            self.received.fetch_add(bytes, Ordering::Relaxed);
+            if bytes == 0 {
+                if Instant::now() > deadline {
+                    return false;
+                }
+                std::thread::yield_now();
+            }
+        }
+        true
+    }
+}
+
+impl Endpoint for RawSubscription {
+    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+        let Ok(mut handle) = self.handle.try_lock() else { return Ok(()) };
+        if self.closed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        handle.advance(|| client.add_subscription(&self.channel, self.stream_id))
+    }
+
+    fn detach(&self) {
+        *lock(&self.handle) = Handle::None;
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.detach();
+    }
+}

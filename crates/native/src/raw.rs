@@ -1,0 +1,95 @@
+//! `RawPublication` and `RawSubscription`: bytes over Aeron and nothing else, to measure the bridge against.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use tensorpool_core::fork::Birth;
+use tensorpool_dataplane::raw;
+
+use crate::context::Conductor;
+use crate::errors;
+
+fn seconds(timeout: f64) -> Duration {
+    Duration::try_from_secs_f64(timeout).unwrap_or_default()
+}
+
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct RawPublication {
+    publication: Arc<raw::RawPublication>,
+    conductor: Py<Conductor>,
+    id: u64,
+    birth: Birth,
+}
+
+#[pymethods]
+impl RawPublication {
+    #[new]
+    fn new(conductor: &Bound<'_, Conductor>, channel: String, stream_id: i32) -> PyResult<Self> {
+        let publication = Arc::new(raw::RawPublication::new(channel, stream_id));
+        let id = conductor.get().home(conductor.py())?.add(publication.clone());
+        Ok(Self { publication, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+    }
+
+    /// Sends `frame` so many times, cut as the MTU allows; False if that was not possible in time.
+    #[pyo3(signature = (frame, times = 1, timeout = 10.0))]
+    fn send(&self, py: Python<'_>, frame: &[u8], times: u64, timeout: f64) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.publication.send(frame, times, seconds(timeout))))
+    }
+
+    #[getter]
+    fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.publication.is_connected()))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        self.conductor.get().remove(py, self.id);
+        Ok(())
+    }
+}
+
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct RawSubscription {
+    subscription: Arc<raw::RawSubscription>,
+    conductor: Py<Conductor>,
+    id: u64,
+    birth: Birth,
+}
+
+#[pymethods]
+impl RawSubscription {
+    #[new]
+    fn new(conductor: &Bound<'_, Conductor>, channel: String, stream_id: i32) -> PyResult<Self> {
+        let subscription = Arc::new(raw::RawSubscription::new(channel, stream_id));
+        let id = conductor.get().home(conductor.py())?.add(subscription.clone());
+        Ok(Self { subscription, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+    }
+
+    /// Takes bytes and throws them away until there were `total` of them; False if not in time.
+    #[pyo3(signature = (total, timeout = 10.0))]
+    fn receive(&self, py: Python<'_>, total: u64, timeout: f64) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.subscription.receive(total, seconds(timeout))))
+    }
+
+    /// All bytes so far.
+    #[getter]
+    fn received(&self) -> u64 {
+        self.subscription.received()
+    }
+
+    #[getter]
+    fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.subscription.is_connected()))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        errors::at_home(py, self.birth)?;
+        self.conductor.get().remove(py, self.id);
+        Ok(())
+    }
+}
