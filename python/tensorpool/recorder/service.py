@@ -5,6 +5,7 @@ Commands run on the service's thread and have the agent do the work in its next 
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Rejected
@@ -51,7 +52,7 @@ class RecorderService(Service, name="recorder"):
     @command
     def status(self) -> dict[str, Any]:
         """Everything at once."""
-        return {**self._agent.stats.as_json(), "root": str(self._agent.root)}
+        return {**self._agent.stats.as_json(), "root": str(self._agent.root), "pid": os.getpid()}
 
     @command
     def start(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
+from ..attributes import Metadata
 from ..errors import CorruptRecording
 from .batch import NO_TIMESTAMP, NO_TRACE
 from .dtypes import NAMES, ORDERS
@@ -81,6 +82,12 @@ class RecordedFrame:
         return int(self._block.meta_version[self._row])
 
     @property
+    def meta(self) -> Metadata | None:
+        """The attributes of its metadata version; None where there are none, or they were not recorded."""
+        told = self._block.described(self._row)
+        return None if told is None else told[0]
+
+    @property
     def trace_id(self) -> int | None:
         value = int(self._block.trace_id[self._row])
         return None if value == NO_TRACE else value
@@ -91,21 +98,34 @@ class RecordedFrame:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._block.tensors.tensor(self._row)[0]
+        return self._tensor[0]
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Steps in bytes."""
-        return self._block.tensors.tensor(self._row)[2]
+        return self._tensor[2]
 
     @property
     def element_type(self) -> str:
-        """The name in the registry; `bytes` and `bit` have no numpy type of their own."""
-        return NAMES[int(self._block.dtype[self._row])]
+        """The name in the registry, or that of a type which metadata tell of; `bytes` and `bit` have no numpy
+        type of their own."""
+        extension = self._block.extension(self._row)
+        return NAMES[int(self._block.dtype[self._row])] if extension is None else str(extension[1].name)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self._block.tensors.tensor(self._row)[1]
+        return self._tensor[1]
+
+    @property
+    def _tensor(self) -> tuple[tuple[int, ...], np.dtype[Any], tuple[int, ...]]:
+        """Shape, element type and strides; where metadata say that elements are carried, of what they are."""
+        block = self._block
+        extension = block.extension(self._row)
+        if extension is None:
+            return block.tensors.tensor(self._row)
+        shape, _, strides = block.tensors.tensor(self._row)
+        _, dtype, is_pair = extension
+        return (shape[:-1], dtype, strides[:-1]) if is_pair else (shape, dtype, strides)
 
     @property
     def major_order(self) -> str:
@@ -129,8 +149,18 @@ class RecordedFrame:
     @property
     def array(self) -> npt.NDArray[Any]:
         """The tensor, read-only, where it lies in the mapped file."""
-        shape, dtype, strides = self._block.tensors.tensor(self._row)
+        stack = self._block.stack
+        if stack is not None:
+            view: npt.NDArray[Any] = stack[self._row]
+            return view
+        shape, dtype, strides = self._tensor
         # A memoryview for buffer: numpy takes twice as long over an array of its own.
+        return np.ndarray(shape, dtype, self._block.data, self._payload_at, strides)
+
+    @property
+    def carried(self) -> npt.NDArray[Any]:
+        """The tensor as the wire has it: of a type in the registry, whatever metadata say."""
+        shape, dtype, strides = self._block.tensors.tensor(self._row)
         return np.ndarray(shape, dtype, self._block.data, self._payload_at, strides)
 
     @property

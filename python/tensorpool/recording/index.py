@@ -18,10 +18,12 @@ from .segment_writer import SegmentStats
 _EPOCHS_WATCHED: Final = 16
 
 
-def load_index(root: Path) -> Manifest:
-    """The manifest with what it did not know yet. Changes nothing on disk."""
+def load_index(root: Path, before: Manifest | None = None) -> Manifest:
+    """The manifest with what it did not know yet. Changes nothing on disk. `before` is what was last known:
+    the next look is quicker then.
+    """
     try:
-        known = manifest.load(root)
+        known = manifest.load(root, before=before.snapshot if before is not None else None)
     except DamagedManifest:
         return scan_files(root)
     settle_open(root, known)

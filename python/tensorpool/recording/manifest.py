@@ -11,6 +11,7 @@ Appending takes the manifest's lock. Reading takes none.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -74,6 +75,15 @@ class DamagedManifest(Exception):
     """The manifest is missing or cannot be relied upon; the files themselves say what there is."""
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot that was read and found sound. Its head tells it from any other: generation and checksum."""
+
+    head: bytes
+    segments: Records
+    trimmed: dict[tuple[int, int], int]
+
+
 @dataclass(slots=True)
 class Manifest:
     """What the manifest says at one moment. `segments` are sorted by stream, epoch, first sequence."""
@@ -87,6 +97,8 @@ class Manifest:
     log_records: int = 0
     changed_ns: int = 0
     """When a writer last touched it, by the clock of the filesystem."""
+    snapshot: Snapshot | None = None
+    """What the snapshot alone said, for the next look."""
 
     def open_segments(self) -> Records:
         found: Records = self.segments[self.segments["kind"] == Kind.OPEN]
@@ -105,14 +117,17 @@ def _equal(records: Records, column: str, value: int) -> Records:
 
 
 def _bounds(column: npt.NDArray[Any], value: Any) -> tuple[int, int]:
-    """Where a value stands in a sorted column."""
-    return int(np.searchsorted(column, value, "left")), int(np.searchsorted(column, value, "right"))
+    """Where a value stands in a sorted column. NumPy's own search would copy a column of records first."""
+    return bisect_left(column, value), bisect_right(column, value)
 
 
-def load(root: Path) -> Manifest:
-    """Reads the manifest. Raises DamagedManifest if there is none, or it does not add up."""
+def load(root: Path, *, before: Snapshot | None = None) -> Manifest:
+    """Reads the manifest. Raises DamagedManifest if there is none, or it does not add up.
+
+    A snapshot that is still the one of `before` is not read again: it has all segments there ever were.
+    """
     for _ in range(100):
-        manifest = _read_snapshot(root)
+        manifest = _read_snapshot(root, before)
         try:
             log = _log_path(root, manifest.generation)
             content, changed = log.read_bytes(), log.stat().st_mtime_ns
@@ -140,32 +155,47 @@ def _read_generation(root: Path) -> int:
     return int(np.frombuffer(head, _HEAD)["generation"][0]) if len(head) == _HEAD.itemsize else -1
 
 
-def _read_snapshot(root: Path) -> Manifest:
+def _read_snapshot(root: Path, before: Snapshot | None) -> Manifest:
     try:
-        with (root / layout.MANIFEST_FILE).open("rb") as file:
-            content = file.read()
-            changed_ns = os.fstat(file.fileno()).st_mtime_ns
+        with (root / layout.MANIFEST_FILE).open("rb", buffering=0) as file:
+            head = file.read(_HEAD.itemsize)
+            status = os.fstat(file.fileno())
+            if before is None or head != before.head or _snapshot_size(before) != status.st_size:
+                before = _parsed(head, file.read())
     except FileNotFoundError:
         raise DamagedManifest("there is no manifest") from None
-    if len(content) < _HEAD.itemsize:
+    generation = int(np.frombuffer(before.head, _HEAD, 1)[0]["generation"])
+    return Manifest(
+        generation,
+        before.segments,
+        dict(before.trimmed),
+        changed_ns=status.st_mtime_ns,
+        snapshot=before,
+    )
+
+
+def _snapshot_size(one: Snapshot) -> int:
+    return _HEAD.itemsize + int(np.frombuffer(one.head, _HEAD, 1)[0]["count"]) * RECORD.itemsize
+
+
+def _parsed(start: bytes, body: bytes) -> Snapshot:
+    if len(start) < _HEAD.itemsize:
         raise DamagedManifest("the manifest is cut off")
-    head = np.frombuffer(content, _HEAD, 1)[0]
+    head = np.frombuffer(start, _HEAD, 1)[0]
     if head["magic"] != _MAGIC or head["version"] != layout.VERSION:
         raise DamagedManifest("the manifest has another form")
-    body = memoryview(content)[_HEAD.itemsize :]
     if len(body) != int(head["count"]) * RECORD.itemsize:
         raise DamagedManifest("the manifest is cut off")
     if _head_checksum(head, body) != head["crc32c"]:
         raise DamagedManifest("the manifest was changed")
     records = np.frombuffer(body, RECORD)
-    trimmed = records["kind"] == Kind.TRIMMED
-    manifest = Manifest(int(head["generation"]), records, changed_ns=changed_ns)
-    if trimmed.any():
-        manifest.trimmed = {
-            (int(one["stream_id"]), int(one["epoch"])): int(one["last_seq"]) for one in records[trimmed]
-        }
-        manifest.segments = records[~trimmed]
-    return manifest
+    is_trimmed = records["kind"] == Kind.TRIMMED
+    if not is_trimmed.any():
+        return Snapshot(start, records, {})
+    trimmed = {
+        (int(one["stream_id"]), int(one["epoch"])): int(one["last_seq"]) for one in records[is_trimmed]
+    }
+    return Snapshot(start, records[~is_trimmed], trimmed)
 
 
 def _head_checksum(head: Any, body: memoryview | bytes) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from math import inf
@@ -49,7 +50,8 @@ class Recording:
 
     def refresh(self) -> None:
         """Takes note of what was written, sealed and removed since."""
-        self._index = load_index(self.root)
+        self._cache.descriptions.forget()
+        self._index = load_index(self.root, self._index)
 
     def close(self) -> None:
         """Lets go of the files. Frames that were handed out stay valid, and it can be used again."""
@@ -73,11 +75,18 @@ class Recording:
         """The manifest's records, by stream, epoch and first sequence. Open segments have no totals."""
         return self._index.segments
 
+    def segments_of(self, stream_id: int) -> Records:
+        """The records of a stream; none if it is not there."""
+        return self._index.of(stream_id)
+
     @property
     def streams(self) -> tuple[int, ...]:
-        # Sorted already: the first of each run is enough.
-        found = self._index.segments["stream_id"]
-        return tuple(found[np.flatnonzero(np.diff(found, prepend=found[:1] - 1))].tolist())
+        # Sorted already: from one to the next, however many segments each has.
+        found, column, at = [], self._index.segments["stream_id"], 0
+        while at < len(column):
+            found.append(int(column[at]))
+            at = bisect_right(column, column[at], at)
+        return tuple(found)
 
     def epochs(self, stream_id: int) -> tuple[int, ...]:
         return tuple(np.unique(self._index.of(stream_id)["epoch"]).tolist())

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from .. import _native
+from ..attributes import Extension, Metadata
 from ..errors import CorruptRecording
 from . import layout
 from .batch import NO_TIMESTAMP, NO_TRACE, FrameBatch
+from .descriptions import Descriptions
+from .dtypes import NAMES
 from .scan import BatchPlace, SegmentFile
-from .schema import FRAMES
-from .tensors import SOURCES, Tensors, Unfit
-
-_REQUIRED: Final = tuple(field.name for field in FRAMES if not field.nullable)
-_NUMBERS: Final = tuple(field.name for field in FRAMES if pa.types.is_integer(field.type))
+from .tensors import Unfit
 
 
 class RowBlock:
@@ -27,19 +26,35 @@ class RowBlock:
     Read without Arrow, since that would cost more than the frames: see `arrow`.
     """
 
-    def __init__(self, file: SegmentFile, place: BatchPlace) -> None:
+    def __init__(
+        self, file: SegmentFile, place: BatchPlace, descriptions: Descriptions | None = None
+    ) -> None:
         self.path = file.path
+        self._descriptions = descriptions
         self.place = place
         self._file = file
         # Kept here: the file may be mapped anew while this block is in use.
         self.bytes = file.bytes
         self.data = file.data
-        self._nodes, self._buffers = file.parts(place)
         try:
-            self._check()
-            self.tensors = self._describe()
+            self._form = file.forms.of(self.data, place)
+            self.tensors = self._form.describe(self.data[place.body : place.end], place.rows)
         except Unfit as error:
             raise self._corrupt(str(error)) from None
+        start, _ = self._buffer("meta_version", 1)
+        self._has_versions = bool(bytes(self.data[start : start + 8 * place.rows]).strip(b"\0"))
+        self.payload_start = self._buffer("payload", 2)[0]
+        """Where in the file the first payload's buffer begins."""
+        self.stack = self._stacked()
+        """All tensors as one array, where they are alike and lie evenly: a part of it is had quicker than a
+        view of the file. None where metadata may say that elements are something else."""
+
+    def _stacked(self) -> npt.NDArray[Any] | None:
+        even = self.tensors.even
+        if even is None or (self._has_versions and self._descriptions is not None):
+            return None
+        start, shape, dtype, strides = even
+        return np.ndarray(shape, dtype, self.data, self.payload_start + start, strides)
 
     def _corrupt(self, reason: str) -> CorruptRecording:
         return CorruptRecording(
@@ -51,37 +66,10 @@ class RowBlock:
     def __len__(self) -> int:
         return self.place.rows
 
-    def _check(self) -> None:
-        rows, columns, nodes, buffers = self.place.rows, self._file.columns, self._nodes, self._buffers
-        for start, length in buffers:
-            if start < self.place.body or length < 0 or start + length > self.place.end:
-                raise Unfit("a buffer lies outside its batch")
-        for name in _REQUIRED:
-            if nodes[columns[name][0]] != (rows, 0):
-                raise Unfit(f"column {name} has nulls, or another length than the batch")
-        for name in _NUMBERS:
-            node, buffer = columns[name]
-            if buffers[buffer + 1][1] < 8 * rows or nodes[node][0] != rows:
-                raise Unfit(f"column {name} is cut off")
-            if nodes[node][1] and 8 * buffers[buffer][1] < rows:
-                raise Unfit(f"column {name} is cut off")
-
-    def _describe(self) -> Tensors:
-        sources = []
-        for name, number in SOURCES:
-            start, length = self._buffer(name, number)
-            sources.append(bytes(self.data[start : start + length]))
-        room = self._buffer("payload", 2)[1]
-        key = (self.place.rows, room, sources)
-        if self._file.described is None or self._file.described[0] != key:
-            self._file.described = key, Tensors(self.place.rows, sources, room)
-        found = self._file.described[1]
-        assert isinstance(found, Tensors), "nothing else is put there"
-        return found
-
     def _buffer(self, name: str, number: int) -> tuple[int, int]:
         """Where a buffer begins in the file, and its length."""
-        return self._buffers[self._file.columns[name][1] + number]
+        start, length = self._form.buffer(name, number)
+        return self.place.body + start, length
 
     # --- columns
 
@@ -90,7 +78,7 @@ class RowBlock:
 
     def _maybe(self, name: str, missing: int) -> npt.NDArray[np.uint64]:
         values = self._numbers(name).view(np.uint64)
-        if not self._nodes[self._file.columns[name][0]][1]:
+        if not self._form.nulls(name):
             return values
         start, length = self._buffer(name, 0)
         bits = np.unpackbits(self.bytes[start : start + length], count=len(self), bitorder="little")
@@ -124,6 +112,24 @@ class RowBlock:
     def meta_version(self) -> npt.NDArray[np.int64]:
         return self._numbers("meta_version")
 
+    def described(self, row: int) -> tuple[Metadata, Extension | None] | None:
+        """What the source said of a row, as far as it is recorded."""
+        if self._descriptions is None or not self._has_versions:
+            return None
+        version = int(self.meta_version[row])
+        return self._descriptions.of(self.stream_id, self.epoch, version) if version else None
+
+    def extension(self, row: int) -> Extension | None:
+        """How the elements of a row are carried; None where they are what the row says."""
+        told = self.described(row) if self._has_versions else None
+        if told is None or told[1] is None:
+            return None
+        carrier, _, is_pair = told[1]
+        shape, _, strides = self.tensors.tensor(row)
+        is_carried = NAMES[int(self.dtype[row])] == carrier
+        fits = not is_pair or (len(shape) > 1 and (shape[-1], strides[-1]) == (2, 8))
+        return told[1] if is_carried and fits else None
+
     @cached_property
     def trace_id(self) -> npt.NDArray[np.uint64]:
         return self._maybe("trace_id", NO_TRACE)
@@ -155,11 +161,6 @@ class RowBlock:
     @cached_property
     def crc32c(self) -> npt.NDArray[np.int64]:
         return self._numbers("crc32c")
-
-    @cached_property
-    def payload_start(self) -> int:
-        """Where in the file the first payload's buffer begins."""
-        return self._buffer("payload", 2)[0]
 
     @property
     def payload_at(self) -> npt.NDArray[np.int64]:

@@ -6,22 +6,39 @@ import mmap
 import os
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from ..errors import CorruptRecording, NotARecording
 from . import layout, message, schema
+from .form import Forms
 
 _PAIR: Final = struct.Struct("<qq")
 _U64: Final = struct.Struct("<Q")
 _MARKS_AT: Final = layout.ALIGNMENT // 4
+_SCHEMA_BYTES: Final = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPlace:
+def _parsed(content: memoryview) -> tuple[pa.Schema, str | None]:
+    """A schema, and the first column that is not as it should be."""
+    # All segments of a stream have the same; what is longer than ours ever are is not kept.
+    return _read(bytes(content)) if len(content) <= _SCHEMA_BYTES else _read.__wrapped__(bytes(content))
+
+
+@lru_cache(64)
+def _read(content: bytes) -> tuple[pa.Schema, str | None]:
+    found = pa.ipc.read_schema(pa.py_buffer(content))
+    kinds = {field.name: field.type for field in found}
+    # Columns that we do not know may be there: a later version may have added some.
+    wrong = [field.name for field in schema.FRAMES if kinds.get(field.name) != field.type]
+    return found, wrong[0] if wrong else None
+
+
+class BatchPlace(NamedTuple):
     """Where a complete batch lies in its file, and what its metadata says of it."""
 
     start: int
@@ -32,7 +49,7 @@ class BatchPlace:
     last_seq: int
     nodes_at: int
     buffers_at: int
-    """Where the tables of columns and of buffers are in the file: see `SegmentFile.parts`."""
+    """Where the tables of columns and of buffers are in the file: see `Forms`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +107,6 @@ class SegmentFile:
             if not lenient:
                 raise
             self._take_schema(schema.FRAMES)
-        self.described: tuple[object, object] | None = None
-        """The description of the last batch that was read: the next one's is nearly always the same."""
 
     def _map(self, fd: int) -> None:
         size = os.fstat(fd).st_size
@@ -110,8 +125,10 @@ class SegmentFile:
 
     def _take_schema(self, found: pa.Schema) -> None:
         self.schema = found
-        self.columns, self._nodes, self._buffers = schema.places_of(found)
-        self._seq_buffer = self.columns["seq"][1] + 1
+        columns, self._nodes, self._buffers = schema.places_of(found)
+        self.forms = Forms(columns, self._nodes, self._buffers)
+        self._places = message.PlaceFinder()
+        self._seq_buffer = columns["seq"][1] + 1
 
     def refresh(self) -> None:
         """Maps what was added since. FileNotFoundError if it has another name by now, or none."""
@@ -133,8 +150,7 @@ class SegmentFile:
         if not size or end > len(self.data):
             raise CorruptRecording(f"{self.path} has no schema", path=self.path, offset=0)
         try:
-            found = pa.ipc.read_schema(pa.py_buffer(self.data[:end]))
-            kinds = {field.name: field.type for field in found}
+            found, wrong = _parsed(self.data[:end])
         except (pa.ArrowException, OSError, ValueError) as error:
             raise CorruptRecording(
                 f"{self.path} has a damaged schema: {error}", path=self.path, offset=0
@@ -148,10 +164,9 @@ class SegmentFile:
                 f"{layout.VERSION}; update the package",
                 path=self.path,
             )
-        # Columns that we do not know may be there: a later version may have added some.
-        if wrong := [field.name for field in schema.FRAMES if kinds.get(field.name) != field.type]:
+        if wrong is not None:
             raise CorruptRecording(
-                f"{self.path} has a damaged schema: column {wrong[0]} is missing or has another type",
+                f"{self.path} has a damaged schema: column {wrong} is missing or has another type",
                 path=self.path,
                 offset=0,
             )
@@ -199,7 +214,7 @@ class SegmentFile:
             return "metadata of a batch are cut off"
         metadata = self.data[start + message.PREFIX_BYTES : body]
         try:
-            places = message.find_places(metadata)
+            places = self._places.find(metadata)
             end = body + places.body_bytes
             if end > len(self.data):
                 return "a batch is cut off"
@@ -219,13 +234,6 @@ class SegmentFile:
         return BatchPlace(
             start, body, end, rows, first, last, tables + places.nodes_at, tables + places.buffers_at
         )
-
-    def parts(self, place: BatchPlace) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Length and nulls of each column; place in the file and length of each buffer, not yet judged."""
-        flat = struct.unpack_from(f"<{2 * self._nodes}q", self.data, place.nodes_at)
-        nodes = list(zip(flat[::2], flat[1::2], strict=True))
-        flat = struct.unpack_from(f"<{2 * self._buffers}q", self.data, place.buffers_at)
-        return nodes, [(place.body + at, length) for at, length in zip(flat[::2], flat[1::2], strict=True)]
 
     def _resumes_at(self, start: int) -> int:
         """The next place where a sound batch begins; the end of the file if there is none."""

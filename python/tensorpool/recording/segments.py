@@ -8,6 +8,7 @@ from typing import Final
 
 from ..errors import FrameNotRecorded
 from . import layout
+from .descriptions import Descriptions
 from .rows import RowBlock
 from .scan import SegmentFile
 
@@ -19,9 +20,10 @@ _BLOCKS_KEPT: Final = 8
 class OpenSegment:
     """One segment as a reader sees it."""
 
-    def __init__(self, path: Path, *, is_sealed: bool) -> None:
+    def __init__(self, path: Path, descriptions: Descriptions, *, is_sealed: bool) -> None:
         self.file = SegmentFile(path, growing=not is_sealed)
         self.is_sealed = is_sealed
+        self._descriptions = descriptions
         self._blocks: OrderedDict[int, RowBlock] = OrderedDict()
 
     def block(self, number: int) -> RowBlock:
@@ -29,7 +31,7 @@ class OpenSegment:
         if number in self._blocks:
             self._blocks.move_to_end(number)
             return self._blocks[number]
-        block = RowBlock(self.file, self.file.scan.batches[number])
+        block = RowBlock(self.file, self.file.scan.batches[number], self._descriptions)
         self._blocks[number] = block
         if len(self._blocks) > _BLOCKS_KEPT:
             self._blocks.popitem(last=False)
@@ -41,6 +43,7 @@ class SegmentCache:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self.descriptions = Descriptions(root)
         self._kept: OrderedDict[layout.SegmentName, OpenSegment] = OrderedDict()
 
     def open(self, name: layout.SegmentName) -> OpenSegment:
@@ -65,7 +68,7 @@ class SegmentCache:
         # It may be sealed between the two looks, but never the other way round.
         for path, is_sealed in ((name.partial(self._root), False), (name.sealed(self._root), True)):
             try:
-                return OpenSegment(path, is_sealed=is_sealed)
+                return OpenSegment(path, self.descriptions, is_sealed=is_sealed)
             except FileNotFoundError:
                 continue
         raise FrameNotRecorded(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -18,6 +18,9 @@ from . import layout, message
 from .files import make_directories, sync_directory, write_parts, written_to
 from .gaps import Gap
 from .schema import TABLES, versioned
+
+_HEAD_BYTES: Final = 1 << 16
+"""More than a table's schema takes."""
 
 
 class TableWriter:
@@ -136,13 +139,28 @@ def read_gaps(root: Path, stream_id: int, epoch: int | None = None) -> list[Gap]
     return [gap for gap in found if gap.count > 0 and epoch in (None, gap.epoch)]
 
 
+def read_more(path: Path, offset: int) -> tuple[list[pa.RecordBatch], int]:
+    """The complete batches of one writer's file from a place on, and the place behind them: 0, or what an
+    earlier call gave."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+        file.seek(offset)
+        return _batches_from(head, file.read(), offset)
+
+
 def _complete_batches(content: bytes) -> list[pa.RecordBatch]:
-    data = memoryview(content)
-    at = message.PREFIX_BYTES + (message.read_prefix(data, 0) or 0)
+    return _batches_from(content, content, 0)[0]
+
+
+def _batches_from(head: bytes, content: bytes, offset: int) -> tuple[list[pa.RecordBatch], int]:
+    """`head` has the schema; `content` is what lies at `offset` and behind."""
+    begin = message.PREFIX_BYTES + (message.read_prefix(memoryview(head), 0) or 0)
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer(data[:at]))
+        schema = pa.ipc.read_schema(pa.py_buffer(memoryview(head)[:begin]))
     except (pa.ArrowException, OSError):
-        return []
+        return [], offset
+    data = memoryview(content)
+    at = 0 if offset else begin
     found = []
     while size := message.read_prefix(data, at):
         body = at + message.PREFIX_BYTES + size
@@ -160,4 +178,4 @@ def _complete_batches(content: bytes) -> list[pa.RecordBatch]:
             break
         found.append(batch)
         at = end
-    return found
+    return found, offset + at

@@ -65,9 +65,23 @@ class Tensors:
         return table
 
     @cached_property
-    def _if_alike(self) -> tuple[tuple[int, ...], np.dtype[Any], tuple[int, ...]] | None:
+    def alike(self) -> tuple[tuple[int, ...], np.dtype[Any], tuple[int, ...]] | None:
+        """Shape, element type and strides, if all rows have the same."""
         columns = (self.ndims, self.dims, self.strides, self.dtype)
         return self._row(0) if all((column == column[0]).all() for column in columns) else None
+
+    @cached_property
+    def even(self) -> tuple[int, tuple[int, ...], np.dtype[Any], tuple[int, ...]] | None:
+        """Where the first payload begins, and shape, element type and strides of all rows stacked; None if
+        they are not alike, or do not lie evenly."""
+        if self.alike is None:
+            return None
+        shape, dtype, strides = self.alike
+        steps = np.diff(self.payload_at)
+        step = int(steps[0]) if len(steps) else 0
+        if (steps != step).any():
+            return None
+        return int(self.payload_at[0]), (len(self.payload_at), *shape), dtype, (step, *strides)
 
     def _row(self, row: int) -> tuple[tuple[int, ...], np.dtype[Any], tuple[int, ...]]:
         used = int(self.ndims[row])
@@ -76,7 +90,7 @@ class Tensors:
 
     def tensor(self, row: int) -> tuple[tuple[int, ...], np.dtype[Any], tuple[int, ...]]:
         """Shape, element type and strides of a row."""
-        return self._if_alike or self._row(row)
+        return self.alike or self._row(row)
 
 
 def _fixed(count: int, content: bytes, kind: type[Any]) -> npt.NDArray[Any]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from .. import _native, sbe
-from ..client.metadata import BLOBS_KEY, JSON
+from ..attributes.metadata import BLOBS_KEY, JSON
 from ..errors import CodecError
 from ..recording import Recording
 from ..sbe.trace import TraceLinkSet

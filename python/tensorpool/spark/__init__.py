@@ -5,7 +5,8 @@ Spark registers the source by itself where this package is installed; `register`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingPackage
 
@@ -14,14 +15,22 @@ try:
 except ImportError as error:
     raise MissingPackage("Spark is not installed: pip install 'aeron-tensorpool[spark]'") from error
 
-from . import tensors
 from .lag import lag
 from .source import TensorPoolSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from . import tensors
+
 __all__ = ["TensorPoolSource", "lag", "register", "tensors"]
+
+
+def __getattr__(name: str) -> Any:
+    """Spark makes a new process for each plan, which needs the source and nothing else."""
+    if name == "tensors":
+        return import_module(".tensors", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register(spark: SparkSession) -> None:

@@ -20,6 +20,7 @@ from .options import Options
 from .plan import FrameRange, LostRange, Planner
 from .retry import retried
 from .scan import RangeScan, ScanTerms
+from .worker import settle
 
 
 class FrameReader(DataSourceReader):
@@ -37,6 +38,7 @@ class FrameReader(DataSourceReader):
             pause=time.sleep,
             final=(CorruptRecording, NotARecording),
         )
+        settle()
         return [InputPartition(one) for one in planned]
 
     def _plan(self) -> list[FrameRange | LostRange]:
@@ -113,3 +115,4 @@ def read_range(what: Any, options: Options, schema: StructType) -> Iterator[pa.R
             time=times(options) if options.use == "read" else (None, None),
         )
         yield from RangeScan(what, terms, arrow).batches()
+    settle()

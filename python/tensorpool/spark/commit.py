@@ -2,7 +2,7 @@
 
 `_sinks/<query>/state.json` has the last batch that is in, and of one that is being written where its streams
 stood before. A crash leaves a part of a batch: when Spark sends the batch again, frames that got in are
-passed over.
+passed over (see `recovery`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from ..errors import LockHeld, UnfitFrames
 from ..recording import FrameBatch, RecordingWriter
 from ..recording.files import write_atomically, written_to
 from ..recording.layout import ALIGNMENT
+from .recovery import End, recorded_rows
 from .staging import NO_SEQ, discard, load, query_dir
 
 T = TypeVar("T")
-End = tuple[int, int] | None
-"""Epoch and sequence of a stream's last frame."""
 _STATE: Final = "state.json"
 _LOCK: Final = "commit.lock"
 _BATCH_BYTES: Final = 8 << 20
@@ -110,8 +109,8 @@ def _record(
             state.writing, state.before = batch_id, ends
             state.save(query_dir(root, key) / _STATE)
         for stream, end in ends.items():
-            before = state.before.get(stream)
-            rows = unwritten(numbered(index[index["stream_id"] == stream], before, epoch), before, end)
+            rows = index[index["stream_id"] == stream]
+            rows = _left_to_write(root, rows, payloads, state.before.get(stream), end, epoch)
             for frames in _batches(stream, rows, payloads):
                 writer.write_batch(frames)
             written += len(rows)
@@ -146,8 +145,21 @@ def _task_of(name: str) -> int:
     return int(name.split("-")[1])
 
 
+def _left_to_write(
+    root: Path, rows: Any, payloads: Mapping[int, Any], before: End, end: End, epoch: int | None
+) -> Any:
+    """A stream's rows as they are to be recorded, without those that an earlier attempt has recorded."""
+    if (rows["seq"] == NO_SEQ).all():
+        is_in = recorded_rows(root, rows, payloads, before, end, has_numbers=False)
+        return unwritten(numbered(rows[~is_in], end, epoch), end)
+    rows = numbered(rows, before, epoch)
+    unwritten(rows, before)
+    is_in = recorded_rows(root, rows, payloads, before, end, has_numbers=True)
+    return unwritten(rows[~is_in], end)
+
+
 def numbered(rows: Any, before: End, epoch: int | None) -> Any:
-    """Rows in the order of their sequences; those that have none follow what was there before the batch."""
+    """Rows in the order of their sequences; those that have none follow what is there already."""
     rows = rows.copy()
     if (rows["seq"] == NO_SEQ).all():
         at = before[0] if before is not None else 1
@@ -172,18 +184,16 @@ def numbered(rows: Any, before: End, epoch: int | None) -> Any:
     return rows
 
 
-def unwritten(rows: Any, before: End, end: End) -> Any:
-    """Without the rows that an earlier attempt at this batch has recorded."""
+def unwritten(rows: Any, end: End) -> Any:
+    """The same rows. UnfitFrames if one of them lies before a stream's end: someone else was there first."""
     places = list(zip(rows["epoch"].tolist(), rows["seq"].tolist(), strict=True))
-    if before is not None and places and places[0] <= before:
+    if end is not None and places and places[0] <= end:
         raise UnfitFrames(
-            f"stream {int(rows['stream_id'][0])}: frame {places[0][1]} of epoch {places[0][0]} comes "
-            f"after frame "
-            f"{before[1]} of epoch {before[0]}, which is recorded already; a recording only grows: "
-            f"write a later "
-            "epoch (option epoch), or into another recording"
+            f"stream {int(rows['stream_id'][0])}: frame {places[0][1]} of epoch {places[0][0]} comes after "
+            f"frame {end[1]} of epoch {end[0]}, which is recorded already; a recording only grows: write a "
+            "later epoch (option epoch), or into another recording"
         )
-    return rows if end is None else rows[[place > end for place in places]]
+    return rows
 
 
 def _batches(stream: int, rows: Any, payloads: Mapping[int, Any]) -> Iterator[FrameBatch]:

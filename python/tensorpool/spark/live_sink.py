@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,10 +22,10 @@ from ..client import Outcome, Producer
 from ..context import Context
 from ..context import open as open_context
 from ..errors import AttachError, MediaDriverError, ServiceError, StreamBusy
+from ..recording.view import as_array
 from .incoming import Frame, frames_of
 from .options import Options
 from .sink import task
-from .tensors.rows import as_array
 
 # Passes by itself: the readers catch up, the lease comes back.
 _AGAIN = (Outcome.BACK_PRESSURED, Outcome.DETACHED, Outcome.SLOT_CLAIMED, Outcome.CLOSED)
@@ -40,9 +41,11 @@ class LiveBatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        # Pickled with the writer: a task that is tried again has the same one, another write has not.
+        self._key = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return Published(publish(iterator, self._options))
+        return Published(publish(iterator, self._options, self._key))
 
 
 class LiveStreamWriter(DataSourceStreamArrowWriter):
@@ -55,8 +58,8 @@ class LiveStreamWriter(DataSourceStreamArrowWriter):
         return Published(publish(iterator, self._options))
 
 
-def publish(batches: Iterator[pa.RecordBatch], options: Options) -> int:
-    """Offers every row to its stream; gives how many."""
+def publish(batches: Iterator[pa.RecordBatch], options: Options, key: str | None = None) -> int:
+    """Offers every row to its stream; gives how many. `key` names a write that is no streaming query."""
     count = 0
     with ExitStack() as stack:
         context: Context | None = None
@@ -68,7 +71,7 @@ def publish(batches: Iterator[pa.RecordBatch], options: Options) -> int:
                 producers[frame.stream_id] = stack.enter_context(_producer(context, frame.stream_id, options))
                 # A new epoch: readers have to hear of its memory before they can see a frame in it.
                 time.sleep(options["linger"] / 1e9)
-            _offer(producers[frame.stream_id], frame, trace_of(frame, number), options["busyTimeout"])
+            _offer(producers[frame.stream_id], frame, trace_of(frame, number, key), options["busyTimeout"])
             count += 1
         if producers:
             # The memory goes with the producer: readers get a moment to see the last frames.
@@ -101,7 +104,7 @@ def _producer(context: Context, stream_id: int, options: Options) -> Producer:
 
 
 def _offer(producer: Producer, frame: Frame, trace_id: int, patience_ns: int) -> None:
-    array = as_array(frame.data, frame.dtype, frame.shape, frame.strides, str(frame))
+    array = as_array(frame.data, frame.dtype, frame.shape, frame.strides, frame)
     deadline = time.monotonic_ns() + patience_ns
     while True:
         offered = producer.offer(array, timestamp_ns=frame.timestamp_ns, trace_id=trace_id)
@@ -119,11 +122,12 @@ def _outcome(offered: Any) -> Outcome:
     return Outcome(getattr(offered, "outcome", offered))
 
 
-def trace_of(frame: Frame, number: int) -> int:
+def trace_of(frame: Frame, number: int, key: str | None = None) -> int:
     """The row's own trace id, or one that is the same whenever this row of this query is published."""
     if frame.trace_id:
         return frame.trace_id
     query, batch, part = task()
+    query = query or key
     name = (frame.stream_id, frame.epoch, frame.seq) if frame.seq is not None else (batch, part, number)
     digest = hashlib.blake2b(repr((query, name)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") or 1

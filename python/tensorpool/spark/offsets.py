@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ..recording import Cursor
+if TYPE_CHECKING:
+    from ..recording import Cursor
 
 _LAST_SEQ: Final = (1 << 64) - 1
 
@@ -42,6 +43,8 @@ class Position:
 
     def cursor_before(self, stream_id: int) -> Cursor | None:
         """The last frame that can lie before this place; None if none can."""
+        from ..recording import Cursor
+
         if self.seq > 0:
             return Cursor(stream_id, self.epoch, self.seq - 1)
         return Cursor(stream_id, self.epoch - 1, _LAST_SEQ) if self.epoch > 0 else None

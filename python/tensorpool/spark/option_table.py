@@ -151,8 +151,9 @@ TABLE: Final = (
     ),
     _one("minPartitions", _READS, _count, None, "", "Cut what is read into at least so many tasks."),
     _one(
-        "maxPartitionBytes", _READS, _bytes, 128 << 20, "128MiB",
-        "Payload bytes of a task, about. A segment that is larger is shared among tasks.",
+        "maxPartitionBytes", _READS, _bytes, None, "by cores, 64MiB to 512MiB",
+        """Payload bytes of a task, about. A segment that is larger is shared among tasks. By default each
+        core of the driver's host gets its share.""",
     ),
     _one(
         "maxBatchBytes", _READS, _bytes, 16 << 20, "16MiB",

@@ -6,17 +6,24 @@ and ends: planning does not grow with the recording. Runs in Spark's planning pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from ..errors import CorruptRecording, FrameNotRecorded
 from ..recording import Cursor, Gap, Recording
 from ..recording.manifest import Kind, Records, name_of
 from ..recording.rows import RowBlock
 from .limits import Budget, shares
 from .offsets import START, Offsets, Position
+
+_LOOK_AHEAD: Final = 256
+_LEAST_TASK_BYTES: Final = 64 << 20
+_MOST_TASK_BYTES: Final = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +70,7 @@ class Planner:
         return [one for one in self._present if self._wanted is None or one in self._wanted]
 
     def _records(self, stream_id: int) -> Records:
-        found = self._recording.segments
-        low, high = np.searchsorted(found["stream_id"], [stream_id, stream_id + 1])
-        return found[low:high]
+        return self._recording.segments_of(stream_id)
 
     # --- places
 
@@ -105,9 +110,16 @@ class Planner:
         return None
 
     def _blocks(self, record: Any) -> Iterator[RowBlock]:
-        segment = self._recording.segment(name_of(record))
+        """What can be read of a segment. What cannot is for the tasks to say, or to pass over."""
+        try:
+            segment = self._recording.segment(name_of(record))
+        except (CorruptRecording, FrameNotRecorded):
+            return
         for number in range(len(segment.file.scan.batches)):
-            yield segment.block(number)
+            try:
+                yield segment.block(number)
+            except CorruptRecording:
+                continue
 
     # --- limits
 
@@ -115,10 +127,11 @@ class Planner:
         self, start: Offsets, end: Offsets, *, max_rows: int | None, max_bytes: int | None
     ) -> Offsets:
         """At most `end`, and no more rows and bytes behind `start` than allowed; every stream gets on."""
+        behind = [stream for stream, place in end.items() if place > start.get(stream, START)]
+        # One that waits alone gets everything, however much it is.
         waiting = {
-            stream: self._weigh(stream, start.get(stream, START), place)
-            for stream, place in end.items()
-            if place > start.get(stream, START)
+            stream: self._weigh(stream, start.get(stream, START), end[stream]) if len(behind) > 1 else (1, 1)
+            for stream in behind
         }
         if not waiting or (max_rows is None and max_bytes is None):
             return end
@@ -133,15 +146,14 @@ class Planner:
         """The segments that may hold frames of the range."""
         records = self._records(stream_id)
         epoch, first = records["epoch"], records["first_seq"]
-        before_end = (epoch < np.uint64(end.epoch)) | (
-            (epoch == np.uint64(end.epoch)) & (first < np.uint64(min(end.seq, 2**64 - 1)))
-        )
-        high = int(np.count_nonzero(before_end))
-        begins = (epoch < np.uint64(start.epoch)) | (
-            (epoch == np.uint64(start.epoch)) & (first <= np.uint64(min(start.seq, 2**64 - 1)))
-        )
+
+        def place(at: int) -> tuple[int, int]:
+            return int(epoch[at]), int(first[at])
+
+        every = range(len(records))
+        high = bisect_left(every, (end.epoch, end.seq), key=place)
         # The segment that begins at or before the start is the first that can hold something of the range.
-        low = max(int(np.count_nonzero(begins)) - 1, 0)
+        low = max(bisect_right(every, (start.epoch, start.seq), key=place) - 1, 0)
         found: Records = records[low:high]
         if len(found) and found[0]["kind"] == Kind.SEALED:
             one = found[0]
@@ -150,8 +162,10 @@ class Planner:
         return found
 
     def _weigh(self, stream_id: int, start: Position, end: Position) -> tuple[int, int]:
-        """Rows and bytes of the range; what of its first segment was read before is taken off."""
-        records = self._between(stream_id, start, end)
+        """Rows and bytes of the range; what of its first segment was read before is taken off. Of a long
+        range only the beginning is weighed: it is far more than a micro-batch takes.
+        """
+        records = self._between(stream_id, start, end)[:_LOOK_AHEAD]
         if not len(records):
             return 0, 0
         rows, size = self._totals(records)
@@ -174,12 +188,33 @@ class Planner:
             rows[at], size[at] = scan.rows, scan.end
         return rows, size
 
+    def _sizes(self, records: Records, start: Position, end: Position) -> Any:
+        """Payload bytes of each segment, of the first and the last only what lies in the range, about."""
+        sizes = self._totals(records)[1]
+        for at in {0, len(records) - 1}:
+            if sizes[at] <= _LEAST_TASK_BYTES:
+                continue
+            epoch = int(records[at]["epoch"])
+            low = start.seq if epoch == start.epoch else 0
+            high = end.seq if epoch == end.epoch else 1 << 64
+            try:
+                scan = self._recording.segment(name_of(records[at])).file.scan
+            except (CorruptRecording, FrameNotRecorded):
+                continue
+            inside = sum(
+                max(min(one.rows, high - one.first_seq) - max(low - one.first_seq, 0), 0)
+                for one in scan.batches
+                if one.last_seq >= low
+            )
+            sizes[at] = max(int(sizes[at]) * inside // max(scan.rows, 1), 1)
+        return sizes
+
     def _advance(self, stream_id: int, start: Position, end: Position, budget: Budget) -> Position:
         """The place behind as many frames as the budget allows, and one at least."""
         records = self._between(stream_id, start, end)
         at, place = 0, start
         while at < len(records):
-            whole = self._whole_ones(records[at:], start, end, budget) if at else 0
+            whole = self._whole_ones(records[at : at + _LOOK_AHEAD], start, end, budget) if at else 0
             if whole:
                 at += whole
                 place = Position(int(records[at - 1]["epoch"]), int(records[at - 1]["last_seq"]) + 1)
@@ -227,7 +262,7 @@ class Planner:
         start: Offsets,
         end: Offsets,
         *,
-        max_bytes: int,
+        max_bytes: int | None,
         min_parts: int | None,
         ends_with_row: bool,
         time: tuple[int | None, int | None] = (None, None),
@@ -237,15 +272,41 @@ class Planner:
         for stream, place in end.items():
             begin = start.get(stream, START)
             if place > begin and len(records := _in_time(self._between(stream, begin, place), time)):
-                chosen[stream] = records, self._totals(records)[1]
+                chosen[stream] = records, self._sizes(records, begin, place)
+        total = sum(int(size.sum()) for _, size in chosen.values())
+        aim = max_bytes if max_bytes is not None else task_bytes(total, os.cpu_count() or 1)
         if min_parts is not None:
-            total = sum(int(size.sum()) for _, size in chosen.values())
-            max_bytes = max(min(max_bytes, -(-total // min_parts)), 1)
+            aim = max(min(aim, -(-total // min_parts)), 1)
+        found = self._cut_all(chosen, start, end, aim, ends_with_row)
+        if max_bytes is None and min_parts is None and chosen:
+            # Whole segments rarely fill a share: rather a little more in each task than a small one behind.
+            most = max(-(-total // aim), len(chosen))
+            largest = max(int(size.max()) for _, size in chosen.values())
+            for extra in (1, 2):
+                if len(found) > most:
+                    found = self._cut_all(chosen, start, end, aim + extra * largest // 2, ends_with_row)
+        return found
+
+    @staticmethod
+    def _cut_all(
+        chosen: Mapping[int, tuple[Records, Any]],
+        start: Offsets,
+        end: Offsets,
+        max_bytes: int,
+        ends_with_row: bool,
+    ) -> list[FrameRange]:
         found: list[FrameRange] = []
         for stream, (records, size) in chosen.items():
             begin = start.get(stream, START)
             found += _cut(stream, records, size.tolist(), begin, end[stream], max_bytes, ends_with_row)
         return found
+
+
+def task_bytes(total: int, cores: int) -> int:
+    """What one task reads if nobody says: a task costs Spark as much as reading some dozens of megabytes, and
+    idle cores cost more.
+    """
+    return min(max(-(-total // cores), _LEAST_TASK_BYTES), _MOST_TASK_BYTES)
 
 
 def _in_time(records: Records, time: tuple[int | None, int | None]) -> Records:

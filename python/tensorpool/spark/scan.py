@@ -14,7 +14,7 @@ from ..recording import Cursor, Gap, Recording
 from ..recording.gaps import CORRUPT, UNEXPLAINED, explain
 from ..recording.rows import RowBlock
 from ..recording.tables import read_gaps
-from .blocks import Rows, gap_batch, merged, pieces, to_arrow
+from .blocks import Rows, gap_batch, gathered, pieces, to_arrow
 from .plan import FrameRange
 
 REMOVED = "removed"
@@ -46,20 +46,21 @@ class RangeScan:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The frames in order; the gaps among them last."""
-        yield from merged(self._frames())
+        inline = self._terms.payload == "inline"
+        for parts in gathered(self._frames(inline), self._terms.max_batch_bytes, inline=inline):
+            yield to_arrow(parts, self._schema)
         self._check_end()
         if self._terms.include_gaps and (gaps := self._gaps()):
             yield gap_batch(gaps, self._schema)
 
-    def _frames(self) -> Iterator[pa.RecordBatch]:
-        inline, limit = self._terms.payload == "inline", self._terms.max_batch_bytes
+    def _frames(self, inline: bool) -> Iterator[tuple[RowBlock, Rows]]:
         for block, rows in self._share(self._runs()):
             kept = self._sound(block, rows) if inline else rows
             if len(kept) == 0:
                 continue
             self._note(block, kept)
-            for piece in pieces(block, kept, limit, inline=inline):
-                yield to_arrow(block, piece, self._schema)
+            for piece in pieces(block, kept, self._terms.max_batch_bytes, inline=inline):
+                yield block, piece
 
     def _runs(self) -> Iterator[tuple[RowBlock, Rows]]:
         what, terms = self._range, self._terms

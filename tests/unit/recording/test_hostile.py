@@ -12,20 +12,21 @@ from tensorpool import recording
 from tensorpool.errors import CorruptRecording
 from tensorpool.recording import message
 from tensorpool.recording.scan import BatchPlace, SegmentFile
+from tensorpool.recording.schema import FRAMES, places_of
 from tests.unit.recording.conftest import STREAM, Writing, frames, segment_files
 
 Change = Callable[[bytearray, SegmentFile, BatchPlace], None]
 
 
-def forge(path: Path, change: Change) -> None:
-    """Changes the only batch of a segment and makes its checksum fit again."""
+def forge(path: Path, change: Change, batch: int = 0) -> None:
+    """Changes a batch of a segment and makes its checksum fit again."""
     file = SegmentFile(path)
-    (place,) = file.scan_more().batches
+    place = file.scan_more().batches[batch]
     content = bytearray(path.read_bytes())
     change(content, file, place)
     head = bytearray(content[place.start : place.body])
     places = message.find_places(memoryview(head)[message.PREFIX_BYTES :])
-    covered = file.parts(place)[1][file.columns["payload"][1] + 2][0] - place.body
+    covered = file.forms.of(file.data, place).buffer("payload", 2)[0]
     message.seal_check(head, places.check_at, memoryview(content)[place.body : place.end], covered)
     content[place.start : place.body] = head
     path.write_bytes(content)
@@ -35,7 +36,7 @@ def value(column: str, buffer: int, form: str, at: int, new: int | bytes) -> Cha
     """Sets one value in a column's buffer."""
 
     def change(content: bytearray, file: SegmentFile, place: BatchPlace) -> None:
-        start = file.parts(place)[1][file.columns[column][1] + buffer][0]
+        start = place.body + file.forms.of(file.data, place).buffer(column, buffer)[0]
         struct.pack_into(form, content, start + struct.calcsize(form) * at, new)
 
     return change
@@ -45,7 +46,7 @@ def table(column: str, buffer: int | None, offset: int | None, length: int | Non
     """Sets offset or length of a buffer, or length and nulls of a column, in the metadata."""
 
     def change(content: bytearray, file: SegmentFile, place: BatchPlace) -> None:
-        node, first = file.columns[column]
+        node, first = places_of(FRAMES)[0][column]
         at = place.nodes_at + 16 * node if buffer is None else place.buffers_at + 16 * (first + buffer)
         if offset is not None:
             struct.pack_into("<q", content, at, offset)
@@ -99,3 +100,25 @@ def test_the_forgers_tool_leaves_a_sound_file_sound(writing: Writing, root: Path
     before = path.read_bytes()
     forge(path, lambda content, file, place: None)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param(value("shape", 3, "<i", 1, 101), "beyond its payload", id="description"),
+        pytest.param(table("crc32c", 1, 2**40, None), "outside its batch", id="place of a buffer"),
+        pytest.param(table("seq", None, None, 1), "has nulls", id="nulls"),
+    ],
+)
+def test_a_batch_that_looks_like_the_one_before_it_is_not_believed(
+    change: Change, words: str, writing: Writing, root: Path
+) -> None:
+    """What was read of the batch before is taken again only where nothing differs."""
+    with writing() as writer:
+        writer.write_batch(frames(0, 3))
+        writer.write_batch(frames(3, 3))
+    (path,) = segment_files(root)
+    forge(path, change, batch=1)
+    with pytest.raises(CorruptRecording, match=words):
+        list(recording.open(root).frames(STREAM))
+    assert [frame.seq for frame in recording.open(root).frames(STREAM, skip_damage=True)] == [0, 1, 2]

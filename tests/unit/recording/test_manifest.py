@@ -203,8 +203,8 @@ def test_a_reader_and_a_snapshot_made_meanwhile_do_not_disturb_each_other(
     real = manifest._read_snapshot
     rounds: list[int] = []
 
-    def read_and_be_overtaken(where: Path) -> manifest.Manifest:
-        found = real(where)
+    def read_and_be_overtaken(where: Path, before: manifest.Snapshot | None) -> manifest.Manifest:
+        found = real(where, before)
         if len(rounds) < 3:
             rounds.append(found.generation)
             with manifest_writer.locked(root):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorpool import _native, sbe
-from tensorpool.client.metadata import BLOBS_KEY, JSON
+from tensorpool.attributes.metadata import BLOBS_KEY, JSON
 from tensorpool.replayer.words import MAX_BLOB_BYTES, Numbering, Words
 
 STREAM, PLAYED = 10_000, 10_050

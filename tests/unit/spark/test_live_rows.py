@@ -118,3 +118,6 @@ def test_a_row_has_the_same_trace_id_whenever_it_is_published() -> None:
     assert trace_of(row(trace_id=77), 0) == 77
     assert trace_of(row(seq=None), 1) != trace_of(row(seq=None), 2)
     assert 0 < trace_of(row(), 0) < 1 << 64
+    # Writes of their own that number nothing: what the one publishes is not what the other does.
+    assert trace_of(row(seq=None), 1, "a") == trace_of(row(seq=None), 1, "a")
+    assert trace_of(row(seq=None), 1, "a") != trace_of(row(seq=None), 1, "b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorpool import recording
+from tensorpool.recording import manifest, manifest_writer
+from tensorpool.spark import plan
 from tensorpool.spark.offsets import START, Offsets, Position
-from tensorpool.spark.plan import Planner
-from tests.unit.spark.conftest import STREAM_ID, add, read, write
+from tensorpool.spark.plan import Planner, task_bytes
+from tests.unit.spark.conftest import STREAM_ID, add, half_of, read, write
 
 epochs = st.lists(
     st.tuples(st.sets(st.integers(0, 60), min_size=1, max_size=25), st.integers(1, 8)), min_size=1, max_size=3
@@ -145,3 +148,74 @@ def test_planning_opens_two_segments_however_many_there_are(root: Path, monkeypa
     planner.ranges(start, end, max_bytes=1 << 20, min_parts=None, ends_with_row=True)
     assert end == {STREAM_ID: Position(1, 402)}
     assert len(set(opened)) <= 2
+
+
+def test_a_task_is_as_large_as_keeps_every_core_at_work() -> None:
+    mib = 1 << 20
+    assert task_bytes(10 * mib, 8) == 64 * mib
+    assert task_bytes(1000 * mib, 4) == 250 * mib
+    assert task_bytes(100_000 * mib, 4) == 512 * mib
+
+
+def test_shares_are_even_though_segments_are_whole(root: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(plan, "_LEAST_TASK_BYTES", 64)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    write(root, range(17), per_segment=1)
+    planner = Planner(str(root), None)
+    found = planner.ranges(
+        planner.earliest(), planner.latest(), max_bytes=None, min_parts=None, ends_with_row=True
+    )
+    assert [one.end.seq - one.start.seq for one in found] in ([9, 8], [8, 9])
+
+
+def test_a_few_rows_of_a_large_segment_are_one_task(root: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(plan, "_LEAST_TASK_BYTES", 64)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    write(root, range(100), per_segment=100)
+    planner = Planner(str(root), None)
+
+    def tasks(first: int, end: int) -> int:
+        ends = {STREAM_ID: Position(1, first)}, {STREAM_ID: Position(1, end)}
+        return len(planner.ranges(*ends, max_bytes=640, min_parts=None, ends_with_row=True))
+
+    assert (tasks(0, 100), tasks(40, 45), tasks(0, 50), tasks(50, 100)) == (10, 1, 5, 5)
+
+
+def test_a_segment_that_cannot_be_opened_does_not_stop_planning(root: Path) -> None:
+    write(root, range(30), per_segment=10)
+    broken = sorted(root.glob("stream=*/epoch=*/*"))[1]
+    broken.write_bytes(b"\xff" * broken.stat().st_size)
+    planner = Planner(str(root), None)
+    start = {STREAM_ID: Position(1, 5)}
+    seen = []
+    while (end := planner.limited(start, planner.latest(), max_rows=7, max_bytes=None)) != start:
+        planner.ranges(start, end, max_bytes=None, min_parts=None, ends_with_row=True)
+        start = end
+        seen.append(end[STREAM_ID].seq)
+    assert seen[-1] == 30
+    assert seen == sorted(set(seen))
+
+
+def test_every_stream_gets_on_though_another_has_far_more_waiting(root: Path) -> None:
+    write(root, range(900), per_segment=1)
+    write(root, range(3), stream_id=7)
+    planner = Planner(str(root), None)
+    end = planner.limited({}, planner.latest(), max_rows=50, max_bytes=None)
+    assert end[7].seq >= 1
+    assert end[STREAM_ID].seq >= 40
+    assert end[7].seq + end[STREAM_ID].seq == 50
+
+
+def test_a_look_at_a_recording_notices_a_new_snapshot(root: Path) -> None:
+    write(root, range(10), per_segment=1)
+    planner = Planner(str(root), None)
+    for last in range(11, 15):
+        write(root, [last], per_segment=1)
+        with manifest_writer.locked(root):
+            manifest_writer.compact_locked(root, manifest.load(root))
+        planner.refresh()
+        assert planner.latest() == {STREAM_ID: Position(1, last + 1)}
+    recording.retain(root, max_bytes=half_of(root))
+    planner.refresh()
+    assert planner.earliest()[STREAM_ID].seq > 0
+    assert planner.lost({STREAM_ID: Position(1, 0)}, planner.latest())

@@ -135,6 +135,53 @@ def test_a_crash_anywhere_in_a_commit_leaves_every_row_once(
             assert np.array_equal(frame.array, tensor(frame.seq))
 
 
+def interrupted(target: Path, after: int, *tasks: Any, **given_: Any) -> None:
+    """A batch 1 that is cut short behind so many frames."""
+    written = recording.RecordingWriter.write_batch
+    left = [after]
+
+    def write_batch(self: recording.RecordingWriter, frames: Any, gaps: Any = ()) -> None:
+        if left[0] == 0:
+            raise Killed
+        written(self, frames, gaps)
+        left[0] -= 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(committing, "_BATCH_ROWS", 1)
+        patch.setattr(recording.RecordingWriter, "write_batch", write_batch)
+        with pytest.raises(Killed):
+            put(target, 1, *tasks, **given_)
+
+
+def payloads_of(target: Path) -> list[bytes]:
+    return [frame.payload.tobytes() for frame in recording.open(target).frames(STREAM_ID)]
+
+
+@pytest.mark.parametrize("after", [0, 2, 5])
+def test_what_another_query_wrote_after_a_crash_is_not_taken_for_ones_own(target: Path, after: int) -> None:
+    plain: dict[str, Any] = {"seq": None, "epoch": None}
+    stream = str(STREAM_ID)
+    put(target, 0, rows(range(3), **plain), stream=stream)
+    interrupted(target, after, rows(range(3, 9), **plain), stream=stream)
+    options = Options({"path": str(target), "stream": stream}, STREAM_WRITE)
+    name, _ = stage(target, "another-query", 0, 0, frames_of(rows(range(90, 96), **plain), options))
+    commit(target, "another-query", 0, [name], epoch=None, busy_ns=0)
+    # Spark may hand the rows over in another order than the first time.
+    put(target, 1, rows([8, 3, 7], **plain), rows([4, 6, 5], **plain), stream=stream)
+    assert sorted(payloads_of(target)) == sorted(tensor(seq).tobytes() for seq in (*range(9), *range(90, 96)))
+    assert [seq for _, seq in recorded(target)] == list(range(15))
+
+
+def test_numbered_frames_that_another_one_has_overtaken_are_an_error(target: Path) -> None:
+    put(target, 0, rows(range(3)))
+    interrupted(target, 2, rows(range(3, 9)))
+    with recording.RecordingWriter(target, background=False) as writer:
+        writer.append(tensor(99), stream_id=STREAM_ID, epoch=1, seq=5)
+    with pytest.raises(UnfitFrames, match="frame 5 of epoch 1 comes after frame 5"):
+        put(target, 1, rows(range(3, 9)))
+    assert [seq for _, seq in recorded(target)] == list(range(6))
+
+
 def test_frames_without_numbers_follow_the_last_one(target: Path) -> None:
     plain = {"seq": None, "epoch": None, "stream_id": None, "dtype": None, "shape": None}
     put(target, 0, rows(range(3), **plain), rows(range(3, 5), **plain), stream="9")

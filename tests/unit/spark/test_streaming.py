@@ -16,7 +16,9 @@ from tensorpool.clock import ManualClock
 from tensorpool.errors import CorruptRecording, NotARecording
 from tensorpool.recording import read_leases
 from tensorpool.spark import plan
+from tensorpool.spark.hold import Hold
 from tensorpool.spark.lag import lag
+from tensorpool.spark.offsets import Position
 from tensorpool.spark.retry import retried
 from tensorpool.spark.stream_reader import FrameStreamReader
 from tests.unit.spark.conftest import STREAM_ID, add, half_of, rows_of, write
@@ -217,3 +219,16 @@ def test_lag_is_what_is_recorded_and_not_read() -> None:
     assert lag(Query()) == {STREAM_ID: 7, 2: 3}  # type: ignore[arg-type]
     Query.lastProgress = None  # type: ignore[assignment]
     assert lag(Query()) == {}  # type: ignore[arg-type]
+
+
+def test_a_lease_is_renewed_while_a_query_lives(root: Path, wait_until: Any) -> None:
+    write(root, range(5))
+    hold = Hold(str(root), holder="spark stream", ttl_ns=300_000_000)
+    hold.keep({STREAM_ID: Position(1, 0)})
+    try:
+        (first,) = read_leases(root)
+        # Twice its whole life: without a renewal there is no such deadline.
+        wait_until(lambda: read_leases(root)[0].deadline_ns > first.deadline_ns + 600_000_000)
+    finally:
+        hold.release()
+    assert read_leases(root) == []

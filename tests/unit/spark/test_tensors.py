@@ -233,3 +233,15 @@ def test_torch_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingPackage, match="pip install torch"):
         next(tensors.to_torch(None))  # type: ignore[arg-type]
+
+
+def test_what_is_kept_keeps_its_type_where_everything_is_null(root: Path) -> None:
+    write(root, range(3))
+    rows = batch_of(root)
+    schema = StructType().add("top", "long")
+    columns = Columns(("seq", "trace_id"), schema, with_row=False)
+    frames = views(rows, Segments(), ("seq", "trace_id"), verify=True, skip_damage=False)
+    (found,) = columns.each(lambda array: int(array.max()), frames)
+    assert found.schema.field("trace_id").type == pa.int64()
+    assert found.column("trace_id").null_count == 3
+    assert found.column("seq").to_pylist() == [0, 1, 2]

@@ -35,6 +35,13 @@ def columns(frames: Frames) -> dict[str, npt.NDArray[Any]]:
     return {name: np.concatenate(found or [np.empty(0, COLUMNS[name])]) for name, found in parts.items()}
 
 
+def plain(frame: RecordedFrame) -> npt.NDArray[Any]:
+    """The tensor in a type that files of others have: its own, else the one that carried it."""
+    array = frame.array
+    is_known = array.dtype.isbuiltin == 1 and array.dtype.kind in "biufc"
+    return array if is_known else frame.carried
+
+
 def alike(frames: Frames, progress: Progress | None) -> Iterator[tuple[int, RecordedFrame]]:
     """Numbered frames, each checked to be like the first."""
     total = len(frames)

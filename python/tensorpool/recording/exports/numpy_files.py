@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ...errors import FrameNotRecorded
 from ..files import written_to
 from ..selection import Frames
-from .alike import Progress, alike, columns
+from .alike import Progress, alike, columns, plain
 
 
 def export_npy(frames: Frames, path: Path, progress: Progress | None = None) -> int:
@@ -20,10 +20,11 @@ def export_npy(frames: Frames, path: Path, progress: Progress | None = None) -> 
     first = frames.first()
     count = len(frames)
     with written_to(path):
-        stack = np.lib.format.open_memmap(path, "w+", first.dtype, (count, *first.shape))
+        like = plain(first)
+        stack = np.lib.format.open_memmap(path, "w+", like.dtype, (count, *like.shape))
         try:
             for number, frame in alike(frames, progress):
-                stack[number] = frame.array
+                stack[number] = plain(frame)
             stack.flush()
         except BaseException:
             path.unlink(missing_ok=True)
@@ -42,7 +43,7 @@ def export_npz(frames: Frames, path: Path, progress: Progress | None = None) -> 
                 for name, column in columns(frames).items():
                     _add(archive, name, column)
                 for number, frame in enumerate(frames):
-                    _add(archive, f"frame_{number:08}", frame.verify().array)
+                    _add(archive, f"frame_{number:08}", plain(frame.verify()))
                     if progress is not None:
                         progress(number + 1, total)
         except BaseException:

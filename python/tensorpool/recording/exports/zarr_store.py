@@ -8,7 +8,7 @@ from pathlib import Path
 from ...errors import MissingPackage
 from ..files import written_to
 from ..selection import Frames
-from .alike import Progress, alike, columns
+from .alike import Progress, alike, columns, plain
 
 
 def export_zarr(frames: Frames, path: Path, progress: Progress | None = None) -> int:
@@ -19,18 +19,18 @@ def export_zarr(frames: Frames, path: Path, progress: Progress | None = None) ->
         raise MissingPackage(
             "exporting to Zarr needs the package zarr: pip install 'aeron-tensorpool[zarr]'"
         ) from None
-    first, count = frames.first(), len(frames)
+    like, count = plain(frames.first()), len(frames)
     with written_to(path):
         try:
             group = zarr.open_group(str(path), mode="w")
             for name, column in columns(frames).items():
                 group.create_array(name, data=column)
             stack = group.create_array(
-                "frames", shape=(count, *first.shape), chunks=(1, *(max(size, 1) for size in first.shape)),
-                dtype=first.dtype,
+                "frames", shape=(count, *like.shape), chunks=(1, *(max(size, 1) for size in like.shape)),
+                dtype=like.dtype,
             )  # fmt: skip
             for number, frame in alike(frames, progress):
-                stack[number] = frame.array
+                stack[number] = plain(frame)
         except BaseException:
             shutil.rmtree(path, ignore_errors=True)
             raise

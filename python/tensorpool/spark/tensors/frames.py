@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...errors import CorruptRecording, FrameNotRecorded
-from .rows import as_array, check
+from ...recording.view import as_array
+from .rows import check
 from .segments import Segments
 
 
@@ -36,6 +37,7 @@ class TensorRow:
 class FrameView:
     """A row's place in its batch, and its tensor."""
 
+    batch: pa.RecordBatch
     number: int
     row: TensorRow
     data: memoryview
@@ -70,15 +72,15 @@ def views(
                 segment, offset = listed["segment"][number], listed["payload_offset"][number]
                 data = segments.read(segment, offset, sizes[number])
                 if verify:
-                    check(data, listed["crc32c"][number], str(row), segment)
+                    check(data, listed["crc32c"][number], row, segment)
             else:
                 data = memoryview(column["payload"][number].as_buffer())
         except (CorruptRecording, FrameNotRecorded):
             if skip_damage:
                 continue
             raise
-        array = as_array(data, row.dtype, shape, listed["strides"][number], str(row))
-        yield FrameView(number, row, data, array, segment, offset)
+        array = as_array(data, row.dtype, shape, listed["strides"][number], row)
+        yield FrameView(rows, number, row, data, array, segment, offset)
 
 
 def stack(frames: Sequence[FrameView], segments_alike: bool) -> npt.NDArray[Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from ..worker import settle
 from .frames import FrameView, TensorRow, views
 from .results import Columns
 from .segments import Segments
@@ -68,6 +69,7 @@ def map(
             frames = views(rows, segments, keep, verify=verify, skip_damage=skip_damage)
             found = out.stacked(fn, frames, batch) if batch is not None else out.each(fn, frames)
             yield from found
+        settle()
 
     return chosen.mapInArrow(run, output)
 
@@ -92,6 +94,7 @@ def inline(
         for rows in batches:
             frames = views(rows, segments, (), verify=verify, skip_damage=skip_damage)
             yield from _with_payload(rows.select(names), frames)
+        settle()
 
     return chosen.mapInArrow(run, output)
 

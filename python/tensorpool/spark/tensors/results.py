@@ -89,7 +89,10 @@ class Columns:
         return list(result)
 
     def _batch(self) -> pa.RecordBatch:
-        arrays = [pa.array([frame.row.kept[name] for frame in self._rows]) for name in self._keep]
+        # All of one batch: what is kept stays what Spark gave, nulls and types included.
+        numbers = pa.array([frame.number for frame in self._rows], pa.int32())
+        batch = self._rows[0].batch
+        arrays = [batch.column(name).take(numbers) for name in self._keep]
         for name, kind, values in zip(self._names, self._types, self._values, strict=True):
             try:
                 arrays.append(pa.array(values, kind))

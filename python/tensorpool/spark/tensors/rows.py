@@ -2,57 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from ... import _native
 from ...errors import CorruptRecording
-from ...recording.batch import tensors_fit
-from ...recording.dtypes import MAX_DIMS, NUMPY
+from ...recording.view import as_array
 from .segments import Segments, read_shared
 
-
-def as_array(
-    data: memoryview | bytes,
-    dtype: str,
-    shape: Sequence[int],
-    strides: Sequence[int] | None,
-    where: str,
-) -> npt.NDArray[Any]:
-    """A read-only view. A description that reaches beyond the bytes is an error that names the row."""
-    kind = NUMPY.get(dtype)
-    if kind is None:
-        raise ValueError(f"{where}: element type {dtype!r} is none of {', '.join(NUMPY)}")
-    steps = list(strides) if strides is not None else _row_major(shape, kind.itemsize)
-    if not 1 <= len(shape) <= MAX_DIMS or len(steps) != len(shape):
-        raise ValueError(f"{where}: shape {list(shape)} and strides {steps} do not belong together")
-    filler = [0] * (MAX_DIMS - len(shape))
-    fits = tensors_fit(
-        np.array([[*shape, *filler]], np.int32),
-        np.array([[*steps, *filler]], np.int64),
-        np.array([len(shape)]),
-        np.array([kind.itemsize], np.int64),
-        np.int64(len(data)),
-    )
-    if not fits[0]:
-        raise ValueError(f"{where}: a tensor {dtype}{list(shape)} reaches beyond its {len(data)} bytes")
-    found = np.ndarray(tuple(shape), kind, data, 0, tuple(steps))
-    found.flags.writeable = False
-    return found
+__all__ = ["as_array", "check", "place_of", "to_numpy"]
 
 
-def _row_major(shape: Sequence[int], itemsize: int) -> list[int]:
-    steps, step = [], itemsize
-    for size in reversed(shape):
-        steps.append(step)
-        step *= max(size, 1)
-    return steps[::-1]
-
-
-def check(data: memoryview, crc32c: int, where: str, segment: str) -> None:
+def check(data: memoryview, crc32c: int, where: object, segment: str) -> None:
     """Raises CorruptRecording unless the bytes are what was written."""
     if _native.crc32c(data) != crc32c:
         raise CorruptRecording(

@@ -1,0 +1,8 @@
+"""What a source says of its frames: attributes by metadata version, live and recorded (wire §10.3.2)."""
+
+from __future__ import annotations
+
+from .dtypes import Extension
+from .metadata import Metadata, describe
+
+__all__ = ["Extension", "Metadata", "describe"]
