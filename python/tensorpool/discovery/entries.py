@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..sbe.discovery import DiscoveryResult, Tag
 from ..sbe.wire import PayloadPool
@@ -19,6 +19,8 @@ class DriverIdentity:
     instance_id: str
     control_channel: str
     control_stream_id: int
+    tags: tuple[str, ...] = ()
+    """What whoever knows of the driver says of all its streams, beside their own tags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,10 @@ class Words:
             self.tags or others.tags,
             others.data_source_id if self.data_source_id is None else self.data_source_id,
         )
+
+    def and_tags(self, tags: tuple[str, ...]) -> Words:
+        """With these tags too, each once."""
+        return replace(self, tags=tuple(dict.fromkeys((*self.tags, *tags)))) if tags else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from ..sbe.discovery import DiscoveryResult
 from .entries import HEADER_SLOT_BYTES, MAX_DIMS
 from .text import from_wire
-from .words import REACH_BRIDGE
+from .words import fallback_of, needs_bridge
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,13 @@ class StreamFound:
 
     @property
     def needs_bridge(self) -> bool:
-        """Whether it says of itself that it is not to be had on its driver."""
-        return REACH_BRIDGE in self.tags
+        """Whether it is said of it that on other machines only a bridge reaches it."""
+        return needs_bridge(self.tags)
+
+    @property
+    def fallback_uri(self) -> str | None:
+        """Where its frames can be read off a bridge, if a tag `reach:bridge://…` says so."""
+        return fallback_of(self.tags)
 
     @property
     def key(self) -> tuple[str, int]:

@@ -23,6 +23,7 @@ _STREAM: Final = struct.Struct("<I")
 _EPOCH: Final = struct.Struct("<Q")
 _MAX_BYTES: Final = 64 << 10
 """Larger ones are not read: the memory of an index is bounded by what it has heard."""
+_MAX_KEPT_BYTES: Final = 16 << 20
 
 
 class _Ids(NamedTuple):
@@ -66,6 +67,12 @@ def stream_of(message: bytes) -> int | None:
     return stream_id
 
 
+def is_by_driver(message: bytes) -> bool:
+    """Whether it is metadata of version 0: what drivers say of their streams."""
+    template_id = _HEADER.unpack_from(message)[1]
+    return template_id in _ids().version_at and _version(message, template_id) == 0
+
+
 class Intake:
     """The ear for one driver. `takes` says whose streams are this driver's."""
 
@@ -81,6 +88,7 @@ class Intake:
         self._counters = counters
         self._takes = takes
         self._last: dict[tuple[int, int, int], bytes] = {}
+        self._kept_bytes = 0
 
     def hear(self, message: bytes, now_ns: int) -> bool:
         """Whether it was about one of this driver's streams. Never raises."""
@@ -132,10 +140,15 @@ class Intake:
         if outcome in (Heard.INVALID, Heard.FULL, Heard.REGRESSED):
             self._counters.unheard[str(outcome)].add()
             return
+        self._remember(key, kept)
+
+    def _remember(self, key: tuple[int, int, int], kept: bytes) -> None:
+        """Streams come and go, and strangers say much: what is not remembered is decoded once more."""
+        self._kept_bytes += len(kept) - len(self._last.get(key, b""))
         self._last[key] = kept
-        if len(self._last) > 4 * max(len(self._index), 1024):
-            # Streams come and go: what is not remembered is decoded once more.
+        if len(self._last) > 4 * max(len(self._index), 1024) or self._kept_bytes > _MAX_KEPT_BYTES:
             self._last.clear()
+            self._kept_bytes = 0
 
 
 def _without_time(message: bytes) -> bytes:

@@ -103,5 +103,5 @@ class Record:
             nslots=said.header_nslots,
             pools=said.payload_pools,
             header_uri=said.header_region_uri,
-            words=words,
+            words=words.and_tags(self.driver.tags),
         )

@@ -9,15 +9,28 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ..client.metadata import TAGS_KEY, attribute
+from ..attributes.metadata import TAGS_KEY, attribute
 from ..sbe.wire import Attribute
 from .text import MAX_TAG_BYTES, MAX_TAGS, nbytes, to_wire
 
 DATA_SOURCE_ID_KEY: Final = "tensorpool.data_source_id"
 REACH_BRIDGE: Final = "reach:bridge"
-"""The tag of a stream that only a bridge reaches."""
+"""The tag of a stream that only a bridge reaches. `reach:bridge://…` names the bridge: what follows `reach:`
+is a payload fallback URI."""
+REACH: Final = "reach:"
+_NAMES_BRIDGE: Final = f"{REACH_BRIDGE}://"
 MAX_DATA_SOURCE_ID: Final = (1 << 64) - 2
 _MAX_JSON_BYTES: Final = 64 << 10
+
+
+def fallback_of(tags: Iterable[str]) -> str | None:
+    """The payload fallback URI that a tag names; the first of several, in their order."""
+    named = sorted(one for one in tags if one.startswith(_NAMES_BRIDGE))
+    return named[0].removeprefix(REACH) if named else None
+
+
+def needs_bridge(tags: Iterable[str]) -> bool:
+    return any(one == REACH_BRIDGE or one.startswith(_NAMES_BRIDGE) for one in tags)
 
 
 def read_attributes(attributes: Iterable[Attribute]) -> tuple[tuple[str, ...], int | None]:

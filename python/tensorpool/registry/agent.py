@@ -21,6 +21,7 @@ from ..discovery import (
     Intake,
 )
 from ..discovery.endpoints import is_ipc
+from ..discovery.text import to_wire
 from ..errors import ClosedError, RoleFailed
 from ..runtime.aeron_counters import AeronExposure
 from ..runtime.config import Config, Secret
@@ -152,7 +153,8 @@ class _Running:
                 index.drop_driver(known.instance_id)
         self._intakes = {}
         for one in drivers:
-            identity = DriverIdentity(one.instance_id, one.control_channel, one.control_stream_id)
+            tags = tuple(map(to_wire, one.tags))
+            identity = DriverIdentity(one.instance_id, one.control_channel, one.control_stream_id, tags)
             index.set_driver(identity, announce_period_ns=one.announce_period_ns)
             intake = Intake(index, one.instance_id, self._agent.counters, one.has)
             for place in dict.fromkeys(one.places):

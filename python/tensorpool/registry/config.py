@@ -12,6 +12,7 @@ from typing import Final
 from ..discovery.config import REQUEST_STREAM_ID
 from ..discovery.endpoints import channel_fault
 from ..discovery.index import MAX_STREAMS
+from ..discovery.text import tags_fault
 from ..runtime.config import DurationNs, IdRange, parse_duration, setting, settings, table
 
 _MAX_STREAM_ID: Final = (1 << 31) - 1
@@ -60,6 +61,12 @@ class DriverSource:
     )
     streams: tuple[IdRange, ...] = setting(
         "Which stream ids are its, where several drivers announce in the same place. Empty: all.", default=()
+    )
+    tags: tuple[str, ...] = setting(
+        "Tags that all its streams have here beside their own, as in `reach:bridge` for a driver on another "
+        "machine.",
+        default=(),
+        check=tags_fault,
     )
 
     @property

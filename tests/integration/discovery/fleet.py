@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 import tensorpool as tp
-from tests.remote import PATIENCE, ROOT
+from tests.remote import PATIENCE, ROOT, Background
 
 PERIOD_S = 0.2
 
@@ -81,6 +82,7 @@ class Client:
     context: tp.Context
     producer: tp.Producer
     consumer: tp.Consumer
+    _filming: Background
 
     def open(self, **options: Any) -> None:
         self.context = tp.open("driver", **options)
@@ -95,6 +97,18 @@ class Client:
     def offer(self, value: int) -> str:
         self.producer.wait_for_consumer(PATIENCE)
         return self.producer.offer(np.array([value])).outcome
+
+    def film(self, value: int) -> None:
+        """Offers until `cut`: what comes before a bridge is up gets nowhere."""
+
+        def loop(stop: threading.Event) -> None:
+            while not stop.wait(0.02):
+                self.producer.offer(np.array([value]))
+
+        self._filming = Background(loop)
+
+    def cut(self) -> None:
+        self._filming.stop()
 
     def discover(self, **wanted: Any) -> list[dict[str, Any]]:
         return [one.as_json() for one in self.context.discover(**wanted)]

@@ -18,7 +18,7 @@ from tensorpool.discovery import DiscoveryClient, DiscoverySettings, StreamFound
 from tensorpool.errors import ConfigError
 from tensorpool.sbe import DiscoveryResponse, ShmAttachRequest
 from tensorpool.sbe.driver import Role
-from tests.unit.discovery.world import question
+from tests.unit.discovery.world import question, source
 
 POOL: dict[str, Any] = {"pools": ["64KiB"], "nslots": 4}
 
@@ -98,6 +98,27 @@ def test_names_tags_and_sources_of_the_driver_s_configuration_are_found_too(
         assert consumer.epoch == found.epoch
 
 
+def test_what_others_say_for_a_driver_holds_only_where_its_own_plan_says_nothing(
+    home: tp.Context,
+    free_stream_ids: Callable[[], int],
+    voice: Callable[..., Any],
+    wait_until: Callable[..., Any],
+) -> None:
+    """As a bridge does, which brings the words of the driver that its streams come from."""
+    named, nameless = free_stream_ids(), free_stream_ids()
+    one, two = home.producer(named, name="own", **POOL), home.producer(nameless, **POOL)
+    speak = voice(home, home.stream_ids.announce)
+
+    def is_told() -> bool:
+        for producer in (one, two):
+            speak.offer(source(producer.stream_id, producer.epoch or 0, name="brought", version=0).encode())
+        return [found.stream_id for found in home.discover(name="brought")] == [nameless]
+
+    wait_until(is_told)
+    wait_until(lambda: discovery_of(home)["foreign"] >= 1)
+    assert [found.stream_id for found in home.discover(name="own")] == [named]
+
+
 def test_discovering_is_also_for_asyncio_and_for_scripts(
     home: tp.Context, free_stream_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +194,8 @@ def test_finding_a_stream_maps_nothing_and_is_no_permission(
     (found,) = other.discover(name="taken")
     assert len(mapped(free_stream_id)) == before
     assert leases(home) == []
-    with home.consumer(free_stream_id):
+    with home.consumer(free_stream_id) as holder:
+        assert holder.wait_for_producer(60)
         with_one = len(mapped(free_stream_id))
         with pytest.raises(tp.AttachError, match="lease") as refused:
             other.consumer(name="taken", find_timeout=0.5)
@@ -257,14 +279,15 @@ def test_an_answer_that_is_no_longer_true_leads_to_another_question_and_not_to_a
         home.consumer(name="camera-1", find_timeout=0.1)
 
 
-def test_a_stream_of_another_machine_is_an_error_that_names_the_bridge(
+def test_on_its_own_machine_a_stream_needs_no_bridge_whatever_its_tags_say(
     home: tp.Context, free_stream_id: int
 ) -> None:
-    camera = home.producer(free_stream_id, name="far", tags=["reach:bridge"], **POOL)
-    with pytest.raises(tp.StreamElsewhere, match="bridge") as error:
-        home.consumer(name="far")
-    assert (error.value.stream_id, error.value.driver_instance_id) == (free_stream_id, "default")
-    assert camera.attached
+    """Tags cross a bridge with the frames: at the other end they would deny what is there."""
+    camera = home.producer(free_stream_id, name="near", tags=["reach:bridge"], **POOL)
+    (found,) = home.discover(name="near")
+    assert found.needs_bridge
+    with home.consumer(name="near") as frames:
+        assert frames.epoch == camera.epoch
 
 
 def test_a_stream_that_its_producer_left_stays_known_by_its_plan(
@@ -293,7 +316,14 @@ def test_a_stream_that_lost_its_memory_is_gone_and_no_longer_spoken_of(
     config.write_text('[driver]\nrelease_idle = "100ms"\n')
     home = open_context("embedded", config=config)
     home.producer(free_stream_id, name="camera-1", **POOL).close()
-    wait_until(lambda: home.discover(name="camera-1") == [])
+
+    def has_none() -> bool:
+        with home.service("driver") as driver:
+            return all(row["bytes"] == 0 for row in driver.call("streams"))
+
+    # Not only for the moment between the memory that its producer had and the next.
+    wait_until(has_none, timeout=60)
+    assert home.discover(name="camera-1") == []
     heard = ear(home, home.stream_ids.announce)
     wait_until(lambda: heard.is_connected)
     heard.poll(1024)

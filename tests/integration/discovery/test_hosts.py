@@ -22,6 +22,21 @@ FIRST, SECOND = "10.231.7.1", "10.231.7.2"
 ASKED, ANSWERED, ANNOUNCED = 40_123, 40_124, 40_125
 LATER_S = 1_000_000
 
+BRIDGE = f"""
+[context]
+mode = "driver"
+
+[[bridge.mappings]]
+source_stream_id = 10000
+dest_stream_id = 20000
+
+[bridge]
+instance_id = "roof-to-lab"
+payload_channel = "aeron:udp?endpoint={FIRST}:40126"
+control_channel = "aeron:udp?endpoint={FIRST}:40127"
+metadata_channel = "aeron:udp?endpoint={FIRST}:40128"
+"""
+
 
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -119,6 +134,7 @@ def test_streams_of_another_host_are_found_through_a_registry_and_not_mapped_the
         instance_id = "roof"
         announce_channel = "{announced}"
         announce_period = "{PERIOD_S}s"
+        tags = ["reach:bridge"]
         """.replace(f"{FIRST}/24", "10.231.7.0/24")
     asking = f'[discovery]\nchannel = "aeron:udp?endpoint={FIRST}:{ASKED}"\ntimeout = "60s"'
     with ExitStack() as stack:
@@ -162,9 +178,19 @@ def test_streams_of_another_host_are_found_through_a_registry_and_not_mapped_the
         camera.answer()
         # Their own driver's, with the same stream id, is not mistaken for the other host's.
         for remote, name in ((here, "roof-camera"), (there, "lab-camera")):
-            with pytest.raises(RemoteError, match="bridge") as error:
-                remote.call("consume", name=name)
+            with pytest.raises(RemoteError, match="no bridge has brought it here") as error:
+                remote.call("consume", name=name, find_timeout=0.3)
             assert error.value.kind == "StreamElsewhere"
+
+        # A bridge brings one of them over: it is found by the name that it has at home.
+        for host, direction in ((first, "receive"), (second, "send")):
+            config = host.write(tmp_path, f"bridge-{direction}", BRIDGE + f'direction = "{direction}"\n')
+            bridge = stack.enter_context(Role(["bridge", "run"], config, host.prefix))
+            wait_until(lambda bridge=bridge: bridge.ready, timeout=60)
+        assert here.call("consume", name="roof-camera", find_timeout=60)[0] == 20_000
+        camera.call("film", value=9)
+        assert here.call("receive") == 9
+        camera.call("cut")
 
         # A host that falls silent is forgotten.
         roof.kill()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.client.metadata import TAGS_KEY
+from tensorpool.attributes.metadata import TAGS_KEY
 from tensorpool.discovery import DiscoveryCounters, DiscoveryIndex, Intake, stream_of
 from tensorpool.discovery.words import DATA_SOURCE_ID_KEY, read_attributes
 from tensorpool.sbe import Attribute, ConsumerConfig, DataSourceMeta, Mode
@@ -167,7 +167,7 @@ def attributes(**values: bytes) -> list[Attribute]:
         (b"{}", ()),
         (b"not json", ()),
         (b"[" * 100_000, ()),
-        (b'["' + b"x" * 257 + b'", "y"]', ("y",)),
+        (b'["' + b"x" * 513 + b'", "y"]', ("y",)),
     ],
 )
 def test_tags_are_taken_from_whatever_a_source_wrote(value: bytes, tags: tuple[str, ...]) -> None:
@@ -197,3 +197,21 @@ def test_a_stream_has_at_most_64_tags() -> None:
 )
 def test_a_data_source_id_is_a_number_that_is_not_the_wire_s_null(value: bytes, number: int | None) -> None:
     assert read_attributes(attributes(source=value)) == ((), number)
+
+
+def test_what_is_remembered_is_bounded_in_number_and_in_bytes() -> None:
+    world = World()
+    for stream_id in range(1, 5_000):
+        # Never announced, so that the index has none of them.
+        world.lab.hear(source(stream_id).encode(), world.now_ns)
+    assert len(world.lab._last) <= 4 * 1024
+    large = "x" * 60_000
+    for stream_id in range(1, 400):
+        world.lab.hear(announce(stream_id, header_region_uri=large).encode(), world.now_ns)
+        assert world.lab._kept_bytes <= 16 << 20
+    assert world.lab._kept_bytes == sum(map(len, world.lab._last.values()))
+    # The same again, forgotten or not, only renews them.
+    generation = world.index.generation
+    for stream_id in range(1, 400):
+        world.lab.hear(announce(stream_id, header_region_uri=large).encode(), world.now_ns)
+    assert world.index.generation == generation

@@ -413,3 +413,20 @@ def test_no_question_is_logged_where_none_is_to_be(caplog: pytest.LogCaptureFixt
         for _ in range(200):
             world.ask()
     assert caplog.text == ""
+
+
+def test_answers_are_kept_for_a_bounded_number_of_questions_and_bytes() -> None:
+    world = World()
+    marks = tuple(f"t{number}" for number in range(20))
+    for number in range(1, 601):
+        world.add(number, name=f"camera-{number}", tags=("x" * 500, *marks))
+    kept = world.questions._answers
+    for number in range(1, 101):
+        world.found(name=f"camera-{number}", client_id=number)
+    assert 0 < len(kept._kept) <= 32
+    # Each of these has them all, and twenty of them are more than is kept.
+    for number, mark in enumerate(marks):
+        reply = world.reply(tags=(mark,), client_id=1000 + number)
+        assert reply is not None
+        assert len(reply.message) > (8 << 20) / 20
+    assert kept._kept_bytes == sum(len(one.message) for one in kept._kept.values()) <= 8 << 20

@@ -202,3 +202,14 @@ def test_the_usual_endpoint_makes_room_for_nobody_however_long_it_was_idle() -> 
     assert aeron.work() == 1
     assert aeron.made["aeron:ipc", 7004].closed == 0
     assert aeron.made["aeron:ipc", 1].closed == 1
+
+
+@pytest.mark.parametrize("outcome", ["sent", "not_connected"])
+def test_what_has_gone_out_or_was_given_up_takes_no_room_from_what_comes(outcome: str) -> None:
+    aeron = Aeron()
+    aeron.next = lambda: Fake(outcome=outcome, max_message_length=16 << 20)
+    for _ in range(6):
+        aeron.send(1, bytes(4 << 20))
+        aeron.work(3 * SECOND_NS)
+    assert aeron.counters.unsent["full"].value == 0
+    assert aeron.counters.answers.value + aeron.counters.unsent["unheard"].value == 6
