@@ -1,0 +1,5 @@
+"""What a pipeline can be told: `[pipeline]`. The classes are in `definition.py`."""
+
+from .definition import PipelineSettings
+
+__all__ = ["PipelineSettings"]

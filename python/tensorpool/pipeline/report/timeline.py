@@ -1,0 +1,79 @@
+"""Intervals put into a fixed number of buckets, so that a year draws as fast as a minute. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+BUCKETS: Final = 240
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time, cut into buckets of one length."""
+
+    start_ns: int
+    end_ns: int
+    buckets: int
+
+    @classmethod
+    def over(cls, start_ns: int, end_ns: int, finest_ns: int, most: int = BUCKETS) -> Span:
+        """Buckets are whole multiples of the finest interval: none gets one interval more than the next."""
+        finest = max(finest_ns, 1)
+        length = max(end_ns - start_ns, finest)
+        intervals = -(-length // finest)
+        each = -(-intervals // most)
+        buckets = -(-intervals // each)
+        return cls(start_ns, start_ns + buckets * each * finest, buckets)
+
+    @property
+    def bucket_ns(self) -> int:
+        return (self.end_ns - self.start_ns) // self.buckets
+
+    def place(self, times_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+        """The bucket of each time; what lies outside goes to the nearest."""
+        return np.clip((times_ns - self.start_ns) // self.bucket_ns, 0, self.buckets - 1).astype(np.intp)
+
+
+@dataclass(slots=True)
+class Series:
+    """Figures by bucket. Buckets that nothing fell into are NaN, except for sums, which are 0."""
+
+    span: Span
+    sums: dict[str, Floats] = field(default_factory=dict)
+    peaks: dict[str, Floats] = field(default_factory=dict)
+    weighted: dict[str, tuple[Floats, Floats]] = field(default_factory=dict)
+
+    def add(self, name: str, at: npt.NDArray[np.intp], values: Floats) -> None:
+        total = self.sums.setdefault(name, np.zeros(self.span.buckets))
+        np.add.at(total, at, np.nan_to_num(values))
+
+    def raise_to(self, name: str, at: npt.NDArray[np.intp], values: Floats) -> None:
+        """Keeps the largest."""
+        peak = self.peaks.setdefault(name, np.full(self.span.buckets, np.nan))
+        np.fmax.at(peak, at, values)
+
+    def weigh(self, name: str, at: npt.NDArray[np.intp], values: Floats, weights: Floats) -> None:
+        """Keeps a mean."""
+        total, weight = self.weighted.setdefault(
+            name, (np.zeros(self.span.buckets), np.zeros(self.span.buckets))
+        )
+        known = np.isfinite(values)
+        np.add.at(total, at[known], (values * weights)[known])
+        np.add.at(weight, at[known], weights[known])
+
+    def sum(self, name: str) -> Floats:
+        return self.sums.get(name, np.zeros(self.span.buckets))
+
+    def peak(self, name: str) -> Floats:
+        return self.peaks.get(name, np.full(self.span.buckets, np.nan))
+
+    def mean(self, name: str) -> Floats:
+        total, weight = self.weighted.get(name, (np.zeros(self.span.buckets), np.zeros(self.span.buckets)))
+        found: Floats = np.divide(total, weight, out=np.full(self.span.buckets, np.nan), where=weight > 0)
+        return found

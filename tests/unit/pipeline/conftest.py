@@ -1,0 +1,18 @@
+"""Arrow starts threads of its own at some read or other, and keeps them: here before the first test."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _arrows_threads(tmp_path_factory: pytest.TempPathFactory) -> None:
+    pa.set_io_thread_count(1)
+    pa.set_cpu_count(1)
+    path = tmp_path_factory.mktemp("arrow") / "one.parquet"
+    pq.write_table(pa.table({"one": [1]}), path)
+    for _ in range(100):
+        pq.ParquetFile(path).read(use_threads=False)
+        pq.ParquetFile(path).read(use_threads=True)

@@ -1,0 +1,85 @@
+"""Buckets, percentiles and words of figures, for any figures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorpool.pipeline.report.histogram import Histogram
+from tensorpool.pipeline.report.scales import moment, short, size_text, span_text, ticks
+from tensorpool.pipeline.report.timeline import Series, Span
+
+times = st.integers(0, 2**61)
+
+
+@given(start=times, length=st.integers(0, 10**18), finest=st.integers(1, 10**12), most=st.integers(1, 300))
+def test_buckets_are_whole_intervals_and_cover_the_time(
+    start: int, length: int, finest: int, most: int
+) -> None:
+    span = Span.over(start, start + length, finest, most)
+    assert 1 <= span.buckets <= most
+    assert span.bucket_ns % finest == 0
+    assert span.end_ns >= start + length
+    assert span.end_ns - span.start_ns == span.buckets * span.bucket_ns
+    ends = span.place(np.array([start, start + length], np.int64))
+    assert ends[0] == 0
+    assert 0 <= ends[1] < span.buckets
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), max_size=60))
+def test_sums_means_and_peaks_do_not_depend_on_how_rows_were_cut(rows: list[tuple[int, int]]) -> None:
+    span = Span.over(0, 10**6, 1000, 7)
+    whole, parts = Series(span), Series(span)
+    for series, chunks in ((whole, [rows]), (parts, [[row] for row in rows])):
+        for chunk in chunks:
+            at = span.place(np.array([when for when, _ in chunk], np.int64))
+            values = np.array([value for _, value in chunk], np.float64)
+            series.add("n", at, values)
+            series.raise_to("n", at, values)
+            series.weigh("n", at, values, np.ones(len(chunk)))
+    assert whole.sum("n").sum() == sum(value for _, value in rows)
+    np.testing.assert_array_equal(whole.sum("n"), parts.sum("n"))
+    np.testing.assert_array_equal(whole.peak("n"), parts.peak("n"))
+    np.testing.assert_allclose(whole.mean("n"), parts.mean("n"))
+
+
+@given(st.lists(st.integers(-5, 2**62), min_size=1, max_size=300), st.floats(0.01, 1.0))
+def test_a_percentile_is_right_to_the_width_of_a_bucket(values: list[int], share: float) -> None:
+    histogram = Histogram()
+    histogram.add(np.array(values, np.int64))
+    exact = sorted(max(value, 0) for value in values)[max(int(np.ceil(share * len(values))), 1) - 1]
+    found = histogram.percentile(share)
+    assert found is not None
+    assert exact / 1.03 - 1 <= found <= exact * 1.03 + 1
+    assert histogram.largest == max(0, *values, 0)
+
+
+def test_a_value_can_count_many_times() -> None:
+    histogram = Histogram()
+    histogram.add(np.array([10, 1_000], np.int64), np.array([1, 99], np.int64))
+    assert histogram.percentile(0.5) == pytest.approx(1_000, rel=0.03)
+    assert Histogram().percentile(0.5) is None
+
+
+@given(st.floats(1e-9, 1e15))
+def test_ticks_reach_the_top_and_are_few(top: float) -> None:
+    marks = ticks(top)
+    assert 2 <= len(marks) <= 6
+    assert marks[0] == 0
+    assert marks[-1] >= top * (1 - 1e-6)
+    assert marks[-2] < top
+
+
+def test_figures_in_words() -> None:
+    assert [short(n) for n in (0, 0.256, 59.94, 940, 12_345, 1_250_000)] == [
+        "0", "0.26", "59.9", "940", "12.3 k", "1.25 M",
+    ]  # fmt: skip
+    assert [size_text(n) for n in (0, 512, 1536, 3 << 30)] == ["0 B", "512 B", "1.5 KiB", "3 GiB"]
+    assert [span_text(n) for n in (None, 0, 850, 12_500_000, 90 * 10**9)] == [
+        "\N{EN DASH}", "0 s", "850 ns", "12.5 ms", "90 s",
+    ]  # fmt: skip
+    assert [span_text(s * 10**9) for s in (125, 3_600, 90_000)] == ["2 min 5 s", "1 h", "1 d 1 h"]
+    assert moment(1_772_366_400_123_000_000, fraction=True) == "2026-03-01 12:00:00.123"
+    assert moment(2**63 - 1)[:4] == "2262"

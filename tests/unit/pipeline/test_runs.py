@@ -1,0 +1,44 @@
+"""Sets of sequences as runs, against Python's own sets."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorpool.pipeline.runs import RunSet, runs_of
+
+SEQS = st.lists(st.integers(0, 60), max_size=40)
+
+
+@settings(deadline=None)
+@given(SEQS, SEQS, SEQS)
+def test_a_set_of_runs_is_a_set(first: list[int], more: list[int], asked: list[int]) -> None:
+    made = RunSet(most=1000)
+    for part in (first, more):
+        made.add(runs_of(np.array(part, np.int64)))
+    true = {*first, *more}
+    assert len(made) == len(true)
+    assert made.contains(np.array(asked, np.int64)).tolist() == [one in true for one in asked]
+    assert all(a[1] + 1 < b[0] for a, b in zip(made.runs, made.runs[1:], strict=False)), "runs touch"
+
+
+@settings(deadline=None)
+@given(SEQS, st.integers(0, 60), st.integers(1, 20))
+def test_what_is_missing_of_a_run_is_what_the_set_has_not(seqs: list[int], first: int, count: int) -> None:
+    missing = RunSet(runs_of(np.array(seqs, np.int64)), most=1000).missing(first, count)
+    found = [one for low, high in missing for one in range(low, high + 1)]
+    assert found == [one for one in range(first, first + count) if one not in set(seqs)]
+
+
+@settings(deadline=None)
+@given(SEQS, st.integers(1, 5))
+def test_a_bounded_set_forgets_holes_and_never_what_it_has(seqs: list[int], most: int) -> None:
+    made = RunSet(runs_of(np.array(seqs, np.int64)), most=most)
+    assert len(made.runs) <= most
+    assert made.contains(np.array(seqs, np.int64)).all()
+    for hole in set(range(61)) - set(seqs):
+        # A hole is still one, or it lies where nothing is known any more, and says so.
+        if made.contains(np.array([hole]))[0]:
+            assert made.closed is not None
+            assert hole <= made.closed
