@@ -1,0 +1,332 @@
+"""Joins what producers, consumers, recorders and bridges tell. Pure.
+
+Published = delivered + dropped by reason. Everybody's account is of one moment, but not of the same one.
+Sequences join them: what lies between a reader's last and the producer's is on its way, whenever told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ..supervisor.events import (
+    BridgeTold,
+    ConsumerReport,
+    ConsumerTold,
+    ProducerReport,
+    ProducerTold,
+    RecorderTold,
+    WrittenTold,
+)
+from ..supervisor.told import read_mapping, read_recorded
+from ..supervisor.views import MappingView, RecordedView
+from .rows import Row, Verdict
+
+_MOST: Final = 20_000
+_Key = tuple[str, int, str]
+
+
+@dataclass(slots=True)
+class _Producer:
+    told: ProducerTold
+    heard_ns: int
+    epoch: int
+    current_seq: int | None
+    moved_ns: int
+
+
+@dataclass(slots=True)
+class _Consumer:
+    told: ConsumerTold
+    heard_ns: int
+    looked_ns: int
+    """When it was last seen to look for frames."""
+    is_limited: bool = False
+
+
+@dataclass(slots=True)
+class _Recorder:
+    heard_ns: int
+    is_writing: bool = True
+    written: tuple[RecordedView, ...] = ()
+
+
+@dataclass(slots=True)
+class _Bridge:
+    heard_ns: int
+    mappings: tuple[MappingView, ...] = ()
+
+
+class LedgerBook:
+    """`observe` what ears hear; `rows` are the ledger then. For `settle_ns` figures may differ."""
+
+    def __init__(self, *, settle_ns: int = 3_000_000_000, silent_ns: int = 5_000_000_000) -> None:
+        self._settle_ns = settle_ns
+        self._silent_ns = silent_ns
+        self._producers: dict[tuple[int, int], _Producer] = {}
+        self._newest: dict[int, tuple[int, int]] = {}
+        """Whose producer's account a stream's readers are joined with."""
+        self._consumers: dict[tuple[int, int], _Consumer] = {}
+        self._recorders: dict[str, _Recorder] = {}
+        self._bridges: dict[str, _Bridge] = {}
+        self._since: dict[_Key, tuple[str, int]] = {}
+
+    def observe(self, event: object, now_ns: int) -> None:
+        match event:
+            case ProducerTold():
+                self._on_producer(event, now_ns)
+            case ProducerReport():
+                known = self._producers.get((event.stream_id, event.producer_id))
+                if known is not None and event.current_seq is not None:
+                    known.heard_ns = now_ns
+                    _reach(known, event.epoch, event.current_seq, now_ns)
+            case ConsumerTold():
+                self._on_consumer(event, now_ns)
+            case ConsumerReport():
+                reader = self._consumers.get((event.stream_id, event.consumer_id))
+                if reader is not None:
+                    reader.is_limited = event.is_limited
+            case RecorderTold():
+                recorder = self._recorders.setdefault(event.tag, _Recorder(now_ns))
+                recorder.heard_ns, recorder.is_writing = now_ns, event.status.get("state") == "recording"
+            case WrittenTold():
+                self._on_written(event, now_ns)
+            case BridgeTold():
+                self._on_bridge(event, now_ns)
+
+    def _on_producer(self, told: ProducerTold, now_ns: int) -> None:
+        key = (told.stream_id, told.producer_id)
+        known = self._producers.get(key)
+        if known is None:
+            known = _Producer(told, now_ns, told.epoch, None, now_ns)
+            _put(self._producers, key, known)
+        known.told, known.heard_ns = told, now_ns
+        _reach(known, told.epoch, told.next_seq - 1 if told.next_seq else None, now_ns)
+        newest = self._producers.get(self._newest.get(told.stream_id, key))
+        if newest is None or told.epoch >= newest.epoch:
+            self._newest[told.stream_id] = key
+
+    def _on_consumer(self, told: ConsumerTold, now_ns: int) -> None:
+        key = (told.stream_id, told.consumer_id)
+        known = self._consumers.get(key)
+        if known is None:
+            _put(self._consumers, key, _Consumer(told, now_ns, now_ns))
+            return
+        if told.looks != known.told.looks:
+            known.looked_ns = now_ns
+        known.told, known.heard_ns = told, now_ns
+
+    def _on_written(self, told: WrittenTold, now_ns: int) -> None:
+        try:
+            written = tuple(read_recorded(one) for one in told.rows)
+        except (ValueError, KeyError, TypeError):
+            return
+        known = self._recorders.setdefault(told.tag, _Recorder(now_ns))
+        known.written, known.heard_ns = written, now_ns
+
+    def _on_bridge(self, told: BridgeTold, now_ns: int) -> None:
+        try:
+            mappings = tuple(read_mapping(one, {}, now_ns) for one in told.mappings)
+        except (ValueError, KeyError, TypeError):
+            return
+        _put(self._bridges, told.tag, _Bridge(now_ns, mappings))
+
+    # --- the ledger
+
+    def rows(self, now_ns: int) -> list[Row]:
+        """All paths, by stream."""
+        found = [*self._of_producers(now_ns), *self._of_consumers(now_ns)]
+        found += [*self._of_recorders(now_ns), *self._of_bridges(now_ns)]
+        judged = [self._judge(row, now_ns) for row in found]
+        keys = {_key(row) for row in found}
+        self._since = {key: one for key, one in self._since.items() if key in keys}
+        order = ("producer", "consumer", "recorder", "bridge send", "bridge receive")
+        return sorted(judged, key=lambda row: (row.stream_id, order.index(row.path), row.who))
+
+    def _judge(self, row: Row, now_ns: int) -> Row:
+        problem = row.problem or (f"{row.unaccounted} frames unaccounted for" if row.unaccounted else "")
+        key = _key(row)
+        if not problem:
+            self._since.pop(key, None)
+            if row.verdict is Verdict.GONE:
+                return row
+            return replace(row, verdict=Verdict.WAITING if row.waiting else Verdict.EXACT)
+        # By what is wrong, not by how much: figures that move all the time never fit either.
+        _, since_ns = self._since.setdefault(key, (problem, now_ns))
+        lasting = now_ns - since_ns >= self._settle_ns
+        return replace(row, problem=problem, verdict=Verdict.MISMATCH if lasting else Verdict.SETTLING)
+
+    def _of_producers(self, now_ns: int) -> Iterator[Row]:
+        for (stream_id, producer_id), one in self._producers.items():
+            told = one.told
+            yield Row(
+                stream_id,
+                "producer",
+                str(producer_id),
+                published=told.committed,
+                delivered=told.published,
+                dropped=told.unpublished,
+                waiting=told.deferred,
+                has_ended=told.is_final,
+                verdict=self._presence(told.is_final, one.heard_ns, now_ns),
+            )
+
+    def _of_consumers(self, now_ns: int) -> Iterator[Row]:
+        for (stream_id, consumer_id), one in self._consumers.items():
+            told = one.told
+            verdict = self._presence(told.is_final, one.heard_ns, now_ns)
+            is_here = verdict is not Verdict.GONE and not told.is_final
+            on_its_way = self._on_its_way(stream_id, told.epoch, told.last_seq) if is_here else 0
+            if not self._may_be_compared(stream_id, one.heard_ns, now_ns):
+                on_its_way = max(on_its_way, 0)
+            dropped, waiting, problem = dict(told.dropped), max(on_its_way, 0), ""
+            if on_its_way < 0:
+                problem = f"{-on_its_way} frames more than its producer has published"
+            elif waiting and self._is_quiet(stream_id, one.looked_ns, now_ns):
+                reason = "rate_limited" if one.is_limited else self._unpublished(stream_id, waiting)
+                if reason:
+                    dropped[reason] = dropped.get(reason, 0) + waiting
+                    waiting = 0
+                else:
+                    problem = f"{waiting} frames were published last, and it has looked and seen none of them"
+            yield Row(
+                stream_id,
+                "consumer",
+                str(consumer_id),
+                published=told.span + max(on_its_way, 0),
+                delivered=told.received,
+                dropped=dropped,
+                waiting=waiting,
+                has_ended=told.is_final,
+                problem=problem,
+                verdict=verdict,
+            )
+
+    def _of_recorders(self, now_ns: int) -> Iterator[Row]:
+        for tag, one in self._recorders.items():
+            verdict = self._presence(False, one.heard_ns, now_ns)
+            for stream_id in sorted({row.stream_id for row in one.written}):
+                written = [row for row in one.written if row.stream_id == stream_id]
+                last = max(written, key=lambda row: row.epoch)
+                is_here = verdict is not Verdict.GONE and one.is_writing
+                on_its_way = self._on_its_way(stream_id, last.epoch, last.last_seq) if is_here else 0
+                if not self._may_be_compared(stream_id, one.heard_ns, now_ns):
+                    on_its_way = max(on_its_way, 0)
+                waiting, problem = max(on_its_way, 0), ""
+                dropped: dict[str, int] = {}
+                for row in written:
+                    for reason, count in row.gaps.items():
+                        dropped[reason] = dropped.get(reason, 0) + count
+                if on_its_way < 0:
+                    problem = f"{-on_its_way} frames more than its producer has published"
+                elif waiting and self._is_quiet(stream_id, one.heard_ns, now_ns):
+                    if reason := self._unpublished(stream_id, waiting):
+                        dropped[reason] = dropped.get(reason, 0) + waiting
+                        waiting = 0
+                    else:
+                        problem = f"{waiting} frames were published last, and are not recorded"
+                yield Row(
+                    stream_id,
+                    "recorder",
+                    tag,
+                    published=sum(row.span for row in written) + max(on_its_way, 0),
+                    delivered=sum(row.rows for row in written),
+                    dropped=dropped,
+                    waiting=waiting,
+                    problem=problem,
+                    verdict=verdict,
+                )
+
+    def _of_bridges(self, now_ns: int) -> Iterator[Row]:
+        for tag, one in self._bridges.items():
+            verdict = self._presence(False, one.heard_ns, now_ns)
+            for mapping in one.mappings:
+                if mapping.published is None:
+                    continue
+                yield _bridge_row(tag, mapping, verdict)
+
+    # --- joining
+
+    def _presence(self, is_final: bool, heard_ns: int, now_ns: int) -> Verdict:
+        is_silent = not is_final and now_ns - heard_ns > self._silent_ns
+        return Verdict.GONE if is_silent else Verdict.EXACT
+
+    def _producer_of(self, stream_id: int) -> _Producer | None:
+        key = self._newest.get(stream_id)
+        return None if key is None else self._producers.get(key)
+
+    def _on_its_way(self, stream_id: int, epoch: int | None, last_seq: int | None) -> int:
+        """Sequences between a reader's last one and the producer's."""
+        producer = self._producer_of(stream_id)
+        if producer is None or producer.current_seq is None or last_seq is None or epoch != producer.epoch:
+            return 0
+        return producer.current_seq - last_seq
+
+    def _may_be_compared(self, stream_id: int, heard_ns: int, now_ns: int) -> bool:
+        """Whether the producer's word is the later one, or nothing moves: a reader that spoke last may have
+        more than the producer had when it spoke."""
+        producer = self._producer_of(stream_id)
+        if producer is None or producer.told.is_final:
+            return True
+        if producer.heard_ns - heard_ns > self._settle_ns // 30:
+            return True
+        speaks = now_ns - producer.heard_ns <= 2 * self._settle_ns // 3
+        return speaks and now_ns - producer.moved_ns >= self._settle_ns
+
+    def _is_quiet(self, stream_id: int, looked_ns: int, now_ns: int) -> bool:
+        """Whether nothing new came for a while, and the reader has looked since."""
+        producer = self._producer_of(stream_id)
+        if producer is None:
+            return False
+        return looked_ns - producer.moved_ns > self._settle_ns // 3 and now_ns >= looked_ns
+
+    def _unpublished(self, stream_id: int, count: int) -> str:
+        """The producer kept that many to itself, so nobody could hear of them."""
+        producer = self._producer_of(stream_id)
+        has_some = producer is not None and sum(producer.told.unpublished.values()) >= count
+        return "unpublished" if has_some else ""
+
+
+def _reach(one: _Producer, epoch: int, seq: int | None, now_ns: int) -> None:
+    if epoch < one.epoch or (epoch == one.epoch and (seq is None or seq == one.current_seq)):
+        return
+    if epoch == one.epoch and one.current_seq is not None and seq is not None and seq < one.current_seq:
+        return
+    one.epoch, one.current_seq, one.moved_ns = epoch, seq, now_ns
+
+
+def _bridge_row(tag: str, mapping: MappingView, verdict: Verdict) -> Row:
+    dropped: Mapping[str, int] = mapping.dropped
+    problem = ""
+    published = mapping.published or 0
+    if mapping.direction == "receive":
+        network = mapping.network or 0
+        dropped = {**dropped, **({"sender": mapping.sender} if mapping.sender else {})}
+        if network > 0:
+            dropped = {**dropped, "network": network}
+        elif network < 0:
+            problem = f"{-network} frames more than were sent"
+        if not mapping.exact:
+            # Heard of in the middle: what came before is known to nobody here.
+            published = mapping.frames + sum(dropped.values())
+    return Row(
+        mapping.source_stream_id,
+        f"bridge {mapping.direction}",
+        f"{tag} {mapping.source_stream_id}→{mapping.dest_stream_id}",
+        published=published,
+        delivered=mapping.frames,
+        dropped=dropped,
+        problem=problem,
+        verdict=verdict,
+    )
+
+
+def _key(row: Row) -> _Key:
+    return row.path, row.stream_id, row.who
+
+
+def _put(table: dict[Any, Any], key: Any, value: Any) -> None:
+    if key not in table and len(table) >= _MOST:
+        del table[next(iter(table))]
+    table[key] = value

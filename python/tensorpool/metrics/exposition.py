@@ -1,0 +1,92 @@
+"""Prometheus' text format, version 0.0.4. Pure: families in, text out.
+
+By hand, because it is two kinds of line: a library would bring a registry of its own, and what we show is a
+picture that changes as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+Kind = Literal["counter", "gauge"]
+
+_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*\Z")
+_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
+# A name on the wire may be long; a label is kept, copied and compared with every sample.
+LONGEST_LABEL: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What a family of samples is called, and what it means."""
+
+    name: str
+    kind: Kind
+    doc: str
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in (self.name, *self.labels):
+            if not _NAME.match(name):
+                raise ValueError(f"{name!r} is no name of a metric or label")
+        if (self.kind == "counter") != self.name.endswith("_total"):
+            raise ValueError(f"{self.name}: counters, and nothing else, end with _total")
+
+
+@dataclass(slots=True)
+class Family:
+    """A metric with its samples: a value for each set of label values."""
+
+    metric: Metric
+    samples: dict[tuple[str, ...], float] = field(default_factory=dict)
+
+    def put(self, value: float | None, *labels: object) -> None:
+        """A sample; None is left out. Of two with the same labels the later one counts."""
+        if value is not None:
+            self.samples[self._key(labels)] = float(value)
+
+    def add(self, value: float, *labels: object) -> None:
+        """Adds to the sample: for labels that stand for several things."""
+        key = self._key(labels)
+        self.samples[key] = self.samples.get(key, 0.0) + value
+
+    def _key(self, labels: Sequence[object]) -> tuple[str, ...]:
+        if len(labels) != len(self.metric.labels):
+            raise ValueError(f"{self.metric.name} has the labels {self.metric.labels}, not {labels}")
+        return tuple(label_text(one) for one in labels)
+
+
+def label_text(value: object) -> str:
+    """As it stands in a label: not too long, and Unicode that can be written."""
+    return str(value)[:LONGEST_LABEL].encode("utf-8", "replace").decode("utf-8")
+
+
+def render(families: Iterable[Family]) -> str:
+    """The whole page. Families without samples are left out."""
+    return "".join(line for one in families if one.samples for line in _lines(one))
+
+
+def _lines(family: Family) -> Iterator[str]:
+    metric = family.metric
+    yield f"# HELP {metric.name} {metric.doc.translate(_HELP_ESCAPES)}\n"
+    yield f"# TYPE {metric.name} {metric.kind}\n"
+    for labels, value in family.samples.items():
+        pairs = ",".join(
+            f'{name}="{text.translate(_ESCAPES)}"' for name, text in zip(metric.labels, labels, strict=True)
+        )
+        yield f"{metric.name}{{{pairs}}} {number(value)}\n" if pairs else f"{metric.name} {number(value)}\n"
+
+
+def number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    # Whole numbers as such: nobody wants to read 1e+16 frames.
+    return str(int(value)) if value == int(value) and abs(value) < 1 << 63 else repr(value)

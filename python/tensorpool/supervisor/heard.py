@@ -1,0 +1,224 @@
+"""What is remembered of streams, producers and consumers, and how it is shown. Pure; the picture owns it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..sbe.wire import ConsumerHello, Mode, ShmPoolAnnounce
+from .events import ConsumerReport, ConsumerTold, LatencyTold, ProducerReport, ProducerTold
+from .gauge import Gauge
+from .views import ON_PURPOSE, ConsumerView, LatencyView, PoolView, ProducerView
+
+HEADER_SLOT_BYTES = 256
+SUPERBLOCK_BYTES = 64
+
+
+@dataclass(slots=True)
+class ProducerHeard:
+    """A producer by its reports. Another one has another id."""
+
+    producer_id: int
+    epoch: int
+    heard_ns: int
+    moved_ns: int
+    """When a new sequence was last heard of."""
+    current_seq: int | None = None
+    reported: tuple[int, int] = (0, 0)
+    """Epoch and sequence of the last report. What is told on the status stream may be newer than the next."""
+    told: ProducerTold | None = None
+    seqs: Gauge = field(default_factory=Gauge)
+    bytes: Gauge = field(default_factory=Gauge)
+
+    def on_report(self, report: ProducerReport, now_ns: int) -> bool:
+        """False if it contradicts what was said before: two who go by one id."""
+        reported = (report.epoch, report.current_seq or 0)
+        is_sound = reported >= self.reported
+        self.reported = reported
+        if report.epoch != self.epoch:
+            self.seqs.clear()
+            self.current_seq = None
+            self.epoch = report.epoch
+        self.heard_ns = now_ns
+        self._reach(report.current_seq, now_ns)
+        return is_sound
+
+    def on_told(self, told: ProducerTold, now_ns: int) -> None:
+        self.told = told
+        self.heard_ns = now_ns
+        self.bytes.add(now_ns, told.nbytes)
+        if told.epoch == self.epoch and told.next_seq:
+            self._reach(told.next_seq - 1, now_ns)
+
+    def _reach(self, seq: int | None, now_ns: int) -> None:
+        if seq is None or (self.current_seq is not None and seq < self.current_seq):
+            return
+        if seq != self.current_seq:
+            self.moved_ns = now_ns
+        self.current_seq = seq
+        self.seqs.add(now_ns, seq)
+
+    def view(self, now_ns: int) -> ProducerView:
+        account = self.told
+        return ProducerView(
+            producer_id=self.producer_id,
+            epoch=self.epoch,
+            current_seq=self.current_seq,
+            rate_hz=self.seqs.per_s(),
+            bytes_per_s=self.bytes.per_s(),
+            report_age_ns=now_ns - self.heard_ns,
+            quiet_ns=now_ns - self.moved_ns,
+            committed=None if account is None else account.committed,
+            published=None if account is None else account.published,
+            unpublished={} if account is None else account.unpublished,
+            deferred=0 if account is None else account.deferred,
+            dropped={} if account is None else account.dropped,
+            holes=0 if account is None else account.holes,
+            nbytes=None if account is None else account.nbytes,
+            pid=None if account is None else account.pid,
+            sources=() if account is None else account.sources,
+        )
+
+
+@dataclass(slots=True)
+class ConsumerHeard:
+    """A consumer by its reports, its greetings and what it tells."""
+
+    stream_id: int
+    consumer_id: int
+    epoch: int
+    heard_ns: int
+    last_seq: int | None = None
+    reported: tuple[int, int] = (0, 0)
+    """Epoch and sequence of the last report."""
+    drops_gap: int = 0
+    drops_late: int = 0
+    is_limited: bool = False
+    told: ConsumerTold | None = None
+    told_ns: int = 0
+    latency: LatencyView | None = None
+    latency_ns: int = 0
+    max_rate_hz: int = 0
+    wants_limit: bool = False
+    own_stream_id: int = 0
+    fallback_uri: str = ""
+    frames: Gauge = field(default_factory=Gauge)
+    losses: Gauge = field(default_factory=Gauge)
+
+    def on_report(self, report: ConsumerReport, now_ns: int) -> bool:
+        """False if it contradicts what was said before: two who go by one id."""
+        reported = (report.epoch, report.last_seq or 0)
+        is_sound = (
+            report.drops_gap >= self.drops_gap
+            and report.drops_late >= self.drops_late
+            and reported >= self.reported
+        )
+        if reported[0] == self.reported[0] < self.epoch:
+            # It insists: the later epoch was nobody's word of this consumer.
+            self.epoch, self.last_seq = report.epoch, report.last_seq
+        self.reported, self.is_limited = reported, report.is_limited
+        self._reach(report.epoch, report.last_seq)
+        self.drops_gap, self.drops_late = report.drops_gap, report.drops_late
+        self.heard_ns = now_ns
+        if self.told is None:
+            self.losses.add(now_ns, report.drops_gap + report.drops_late)
+            if report.last_seq is not None:
+                self.frames.add(now_ns, report.last_seq)
+        return is_sound
+
+    def on_told(self, told: ConsumerTold, now_ns: int) -> bool:
+        """False if another process tells under this id."""
+        is_sound = self.told is None or told.pid == self.told.pid
+        if self.told is None:
+            self.frames.clear()
+            self.losses.clear()
+        self.told, self.told_ns, self.heard_ns = told, now_ns, now_ns
+        if told.epoch is not None:
+            self._reach(told.epoch, told.last_seq)
+        self.frames.add(now_ns, told.received)
+        self.losses.add(now_ns, sum(n for name, n in told.dropped.items() if name not in ON_PURPOSE))
+        return is_sound
+
+    def _reach(self, epoch: int, last_seq: int | None) -> None:
+        """Reports and accounts come on two streams: the one that is read later may be the older one."""
+        if epoch > self.epoch:
+            self.epoch, self.last_seq = epoch, last_seq
+        elif epoch == self.epoch and last_seq is not None:
+            self.last_seq = max(last_seq, self.last_seq or 0)
+
+    def on_latency(self, told: LatencyTold, now_ns: int) -> None:
+        self.latency, self.latency_ns = told.latency, now_ns
+
+    def on_hello(self, hello: ConsumerHello, now_ns: int) -> None:
+        self.max_rate_hz, self.wants_limit = hello.max_rate_hz, hello.mode is Mode.RATE_LIMITED
+        self.heard_ns = now_ns
+
+    def view(self, now_ns: int, current_seq: int | None, forget_ns: int) -> ConsumerView:
+        told = self.told
+        by_qos = {"gap": self.drops_gap, "late": self.drops_late}
+        backlog = None
+        if current_seq is not None and self.last_seq is not None:
+            backlog = max(current_seq - self.last_seq, 0)
+        return ConsumerView(
+            stream_id=self.stream_id,
+            consumer_id=self.consumer_id,
+            epoch=self.epoch,
+            last_seq=self.last_seq,
+            mode="rate_limited" if self.is_limited else "stream",
+            report_age_ns=now_ns - self.heard_ns,
+            rate_hz=self.frames.per_s(),
+            drops_gap=self.drops_gap,
+            drops_late=self.drops_late,
+            dropped={name: n for name, n in by_qos.items() if n} if told is None else told.dropped,
+            dropped_per_s=self.losses.per_s(),
+            backlog=backlog,
+            first_seq=told.first_seq if told is not None and told.epoch == self.epoch else None,
+            span=None if told is None else told.span,
+            received=None if told is None else told.received,
+            outside={} if told is None else told.outside,
+            looks=None if told is None else told.looks,
+            latency=self.latency if now_ns - self.latency_ns <= forget_ns else None,
+            max_rate_hz=self.max_rate_hz,
+            wants_limit=self.wants_limit,
+            own_stream_id=self.own_stream_id,
+            fallback_uri=self.fallback_uri,
+            pid=None if told is None else told.pid,
+        )
+
+
+@dataclass(slots=True)
+class StreamHeard:
+    """A stream by its announces and metadata, with everybody on it."""
+
+    stream_id: int
+    heard_ns: int
+    announce: ShmPoolAnnounce | None = None
+    announced_ns: int = 0
+    epochs: int = 0
+    activity_ns: int | None = None
+    names: dict[bool, tuple[str, str]] = field(default_factory=dict)
+    """Name and summary, by whether a producer says so: its word comes before the driver's."""
+    labels: dict[bool, tuple[tuple[str, ...], int | None]] = field(default_factory=dict)
+    producer: ProducerHeard | None = None
+    former_id: int = 0
+    """The producer before: if it speaks again, there are two."""
+    former_ns: int = 0
+    consumers: dict[int, ConsumerHeard] = field(default_factory=dict)
+
+    @property
+    def epoch(self) -> int:
+        if self.announce is not None:
+            return self.announce.epoch
+        return 0 if self.producer is None else self.producer.epoch
+
+    @property
+    def pools(self) -> tuple[PoolView, ...]:
+        found = () if self.announce is None else self.announce.payload_pools
+        return tuple(PoolView(one.pool_id, one.stride_bytes, one.pool_nslots) for one in found)
+
+    @property
+    def nbytes(self) -> int:
+        """What its regions take."""
+        if self.announce is None:
+            return 0
+        payload = sum(SUPERBLOCK_BYTES + one.nslots * one.stride_bytes for one in self.pools)
+        return SUPERBLOCK_BYTES + HEADER_SLOT_BYTES * self.announce.header_nslots + payload

@@ -1,0 +1,101 @@
+"""From what is remembered to what is shown. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from .bounds import Bounds
+from .heard import StreamHeard
+from .views import BridgeView, ConsumerView, LatencyView, StreamState, StreamView
+
+
+def lineage(
+    streams: Iterable[StreamHeard], bridges: Iterable[BridgeView]
+) -> tuple[Mapping[int, set[int]], Mapping[int, set[int]]]:
+    """By stream: what it is made from, and what is made from it."""
+    made_from: dict[int, set[int]] = {}
+    for bridge in bridges:
+        for one in bridge.mappings:
+            if one.direction == "receive" and one.dest_stream_id:
+                made_from.setdefault(one.dest_stream_id, set()).add(one.source_stream_id)
+    for stream in streams:
+        told = None if stream.producer is None else stream.producer.told
+        if told is not None and told.sources:
+            made_from.setdefault(stream.stream_id, set()).update(told.sources)
+    feeds: dict[int, set[int]] = {}
+    for child, parents in made_from.items():
+        for parent in parents - {child}:
+            feeds.setdefault(parent, set()).add(child)
+    return made_from, feeds
+
+
+def show(
+    stream: StreamHeard, bounds: Bounds, now_ns: int, sources: Iterable[int], feeds: Iterable[int]
+) -> StreamView:
+    """A stream as it is at that moment."""
+    announce = stream.announce
+    current = None if stream.producer is None else stream.producer.current_seq
+    forget_ns = bounds.forget_consumer_ns
+    epoch = stream.epoch
+    consumers = tuple(
+        one.view(now_ns, current if one.epoch == epoch else None, forget_ns)
+        for _, one in sorted(stream.consumers.items())
+    )
+    name, summary = stream.names.get(True) or stream.names.get(False) or ("", "")
+    tags, data_source_id = stream.labels.get(True) or stream.labels.get(False) or ((), None)
+    return StreamView(
+        stream_id=stream.stream_id,
+        name=name,
+        summary=summary,
+        tags=tags,
+        data_source_id=data_source_id,
+        state=_state(stream, bounds, now_ns),
+        epoch=epoch,
+        epochs=stream.epochs,
+        layout_version=0 if announce is None else announce.layout_version,
+        nslots=0 if announce is None else announce.header_nslots,
+        pools=stream.pools,
+        nbytes=stream.nbytes,
+        announce_age_ns=now_ns - (stream.announced_ns if announce is not None else stream.heard_ns),
+        activity_age_ns=None if stream.activity_ns is None else max(now_ns - stream.activity_ns, 0),
+        producer=None if stream.producer is None else stream.producer.view(now_ns),
+        consumers=consumers,
+        dropped=_summed(consumers),
+        latency=_slowest(consumers),
+        sources=tuple(sorted(sources)),
+        feeds=tuple(sorted(feeds)),
+    )
+
+
+def _state(stream: StreamHeard, bounds: Bounds, now_ns: int) -> StreamState:
+    if stream.announce is None or now_ns - stream.announced_ns > bounds.stale_ns:
+        return StreamState.STALE
+    if stream.activity_ns is not None and now_ns - stream.activity_ns > 5 * bounds.announce_period_ns:
+        return StreamState.STALE
+    if not stream.announce.producer_id:
+        return StreamState.NO_PRODUCER
+    producer = stream.producer
+    if producer is None or now_ns - producer.moved_ns > bounds.quiet_ns:
+        return StreamState.QUIET
+    return StreamState.LIVE
+
+
+def _summed(consumers: tuple[ConsumerView, ...]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for one in consumers:
+        total.update(one.dropped)
+    return dict(sorted(total.items()))
+
+
+def _slowest(consumers: tuple[ConsumerView, ...]) -> LatencyView | None:
+    told = [one.latency for one in consumers if one.latency is not None and one.latency.count]
+    if not told:
+        return None
+    return LatencyView(
+        count=sum(one.count for one in told),
+        p50_ns=max(one.p50_ns for one in told),
+        p99_ns=max(one.p99_ns for one in told),
+        max_ns=max(one.max_ns for one in told),
+        since=told[0].since if len({one.since for one in told}) == 1 else "mixed",
+    )

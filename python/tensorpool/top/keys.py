@@ -1,0 +1,94 @@
+"""What a terminal sends when a key is pressed. Pure: bytes in, keys out.
+
+A key is the character itself, or one of the names below. Sequences may come in pieces, over a slow line.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+UP, DOWN, PAGE_UP, PAGE_DOWN, HOME, END = "up", "down", "page up", "page down", "home", "end"
+ENTER, ESCAPE, BACKSPACE, TAB, BACK_TAB, INTERRUPT = (
+    "enter",
+    "escape",
+    "backspace",
+    "tab",
+    "back tab",
+    "interrupt",
+)
+
+_ESC: Final = 0x1B
+_SINGLE: Final = {0x0D: ENTER, 0x0A: ENTER, 0x7F: BACKSPACE, 0x08: BACKSPACE, 0x09: TAB, 0x03: INTERRUPT}
+_SEQUENCES: Final = {
+    b"[A": UP, b"[B": DOWN, b"[5~": PAGE_UP, b"[6~": PAGE_DOWN, b"[H": HOME, b"[F": END, b"[1~": HOME,
+    b"[4~": END, b"[Z": BACK_TAB, b"OA": UP, b"OB": DOWN, b"OH": HOME, b"OF": END, b"OM": ENTER,
+}  # fmt: skip
+_LONGEST: Final = 32
+
+
+class KeyDecoder:
+    """Feed it what is read; it gives whole keys."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, received: bytes) -> list[str]:
+        self._rest += received
+        keys: list[str] = []
+        while self._rest:
+            length, key = _first(self._rest)
+            if length == 0:
+                break
+            self._rest = self._rest[length:]
+            if key:
+                keys.append(key)
+        return keys
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a sequence has begun and has not ended."""
+        return bool(self._rest)
+
+    def settle(self) -> list[str]:
+        """Nothing more came for a while: a lone ESC is the key itself, anything else is given up."""
+        was_escape, self._rest = self._rest == b"\x1b", b""
+        return [ESCAPE] if was_escape else []
+
+
+def _first(received: bytes) -> tuple[int, str]:
+    """How many bytes the first key takes, and the key; nothing for what is none, 0 bytes to wait for more."""
+    first = received[0]
+    if first == _ESC:
+        return _sequence(received)
+    if first in _SINGLE:
+        return 1, _SINGLE[first]
+    if first < 0x20:
+        return 1, ""
+    if 0x80 <= first < 0xC2 or first > 0xF4:
+        # No character begins so.
+        return 1, ""
+    length = 1 if first < 0x80 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+    if len(received) < length:
+        return 0, ""
+    try:
+        return length, received[:length].decode()
+    except UnicodeDecodeError:
+        return 1, ""
+
+
+def _sequence(received: bytes) -> tuple[int, str]:
+    if len(received) < 2:
+        return 0, ""
+    if received[1] == _ESC:
+        return 1, ESCAPE
+    if received[1] not in b"[O":
+        # Alt and a key: the key alone means something else.
+        return 2, ""
+    if received[1] == ord("O"):
+        return (0, "") if len(received) < 3 else (3, _SEQUENCES.get(received[1:3], ""))
+    for place, byte in enumerate(received[2:_LONGEST], start=2):
+        if 0x40 <= byte <= 0x7E:
+            return place + 1, _SEQUENCES.get(received[1 : place + 1], "")
+        if not 0x20 <= byte <= 0x3F:
+            return place, ""
+    return (0, "") if len(received) < _LONGEST else (_LONGEST, "")

@@ -1,0 +1,292 @@
+"""The tables of `tensorpool top`: which rows a snapshot has, and what stands in their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..observe.figures import bytes_text, span_text
+from ..supervisor.views import (
+    ON_PURPOSE,
+    ConsumerView,
+    LatencyView,
+    LeaseView,
+    MappingView,
+    NoticeView,
+    RecorderView,
+    Snapshot,
+    StreamState,
+    StreamView,
+)
+from .layout import Cell, Column
+
+GOOD, BAD, WARN, DIM = "green", "bold red", "yellow", "dim"
+_STATES: Final = {
+    StreamState.LIVE: Cell("live", GOOD),
+    StreamState.QUIET: Cell("quiet", WARN),
+    StreamState.NO_PRODUCER: Cell("vacant", WARN),
+    StreamState.STALE: Cell("stale", BAD),
+}
+# The worst first, so that sorting by state brings up what needs a look.
+_GRAVITY: Final = {state: place for place, state in enumerate(reversed(StreamState))}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One page of rows."""
+
+    title: str
+    columns: Sequence[Column[Any]]
+    rows: Callable[[Snapshot], Sequence[Any]]
+    key: Callable[[Any], Any]
+    """What a row is known by, also when others come and go."""
+    stream_id: Callable[[Any], int | None]
+    """The stream that its details are about."""
+    words: Callable[[Any], str]
+    """What a filter looks at."""
+    nothing: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamedConsumer:
+    """A consumer with the name of its stream."""
+
+    name: str
+    one: ConsumerView
+
+
+@dataclass(frozen=True, slots=True)
+class NamedMapping:
+    bridge: str
+    one: MappingView
+
+
+def drops_per_s(stream: StreamView) -> float | None:
+    told = [one.dropped_per_s for one in stream.consumers if one.dropped_per_s is not None]
+    return sum(told) if told else None
+
+
+def reasons_text(counts: Mapping[str, int]) -> str:
+    """The largest first."""
+    return ", ".join(f"{reason} {n:,}" for reason, n in sorted(counts.items(), key=lambda one: -one[1]) if n)
+
+
+def rate_text(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def _megabytes(value: float | None) -> str:
+    return "" if value is None else f"{value / 1e6:,.1f}"
+
+
+def _drop_rate(value: float | None) -> Cell:
+    return Cell("") if value is None else Cell(rate_text(value) if value else "0", WARN if value else DIM)
+
+
+def _span(ns: int | None) -> str:
+    return "" if ns is None else span_text(ns / 1e9)
+
+
+def _p50(latency: LatencyView | None) -> int | None:
+    return None if latency is None else latency.p50_ns
+
+
+def _p99(latency: LatencyView | None) -> int | None:
+    return None if latency is None else latency.p99_ns
+
+
+def _lost(counts: Mapping[str, int]) -> int:
+    return sum(n for reason, n in counts.items() if reason not in ON_PURPOSE)
+
+
+def _why(counts: Mapping[str, int]) -> Cell:
+    return Cell(reasons_text(counts), WARN if _lost(counts) else DIM)
+
+
+STREAM_COLUMNS: Final[tuple[Column[StreamView], ...]] = (
+    Column("stream", lambda s: str(s.stream_id), lambda s: s.stream_id, right=True, weight=0),
+    Column("name", lambda s: s.name, lambda s: s.name or None, elastic=10, weight=1),
+    Column("state", lambda s: _STATES[s.state], lambda s: _GRAVITY[s.state], weight=0),
+    Column("fps", lambda s: rate_text(s.rate_hz), lambda s: s.rate_hz, right=True, weight=0),
+    Column("MB/s", lambda s: _megabytes(s.bytes_per_s), lambda s: s.bytes_per_s, right=True, weight=2),
+    Column("p99", lambda s: _span(_p99(s.latency)), lambda s: _p99(s.latency), right=True, weight=3),
+    Column("cons", lambda s: str(len(s.consumers)), lambda s: len(s.consumers), right=True, weight=4),
+    Column("drop/s", lambda s: _drop_rate(drops_per_s(s)), drops_per_s, right=True, weight=0),
+    Column("memory", lambda s: bytes_text(s.nbytes), lambda s: s.nbytes, right=True, weight=9),
+    Column("age", lambda s: _span(s.announce_age_ns), lambda s: s.announce_age_ns, right=True, weight=10),
+    Column("dropped", lambda s: _why(s.dropped), lambda s: _lost(s.dropped), elastic=10, weight=5),
+)
+
+CONSUMER_COLUMNS: Final[tuple[Column[NamedConsumer], ...]] = (
+    Column("consumer", lambda c: str(c.one.consumer_id), lambda c: c.one.consumer_id, right=True, weight=0),
+    Column("stream", lambda c: str(c.one.stream_id), lambda c: c.one.stream_id, right=True, weight=0),
+    Column("name", lambda c: c.name, lambda c: c.name or None, elastic=12, weight=6),
+    Column("fps", lambda c: rate_text(c.one.rate_hz), lambda c: c.one.rate_hz, right=True, weight=0),
+    Column("p50", lambda c: _span(_p50(c.one.latency)), lambda c: _p50(c.one.latency), right=True, weight=5),
+    Column("p99", lambda c: _span(_p99(c.one.latency)), lambda c: _p99(c.one.latency), right=True, weight=2),
+    Column("backlog", lambda c: _count(c.one.backlog), lambda c: c.one.backlog, right=True, weight=3),
+    Column(
+        "drop/s",
+        lambda c: _drop_rate(c.one.dropped_per_s),
+        lambda c: c.one.dropped_per_s,
+        right=True,
+        weight=0,
+    ),
+    Column("mode", lambda c: _mode(c.one), lambda c: c.one.mode, weight=4),
+    Column("pid", lambda c: str(c.one.pid or ""), lambda c: c.one.pid, right=True, weight=9),
+    Column("dropped", lambda c: _why(c.one.dropped), lambda c: c.one.lost, elastic=15, weight=1),
+)
+
+LEASE_COLUMNS: Final[tuple[Column[LeaseView], ...]] = (
+    Column("lease", lambda one: str(one.lease_id), lambda one: one.lease_id, right=True, weight=1),
+    Column("stream", lambda one: str(one.stream_id), lambda one: one.stream_id, right=True, weight=0),
+    Column("role", lambda one: one.role, lambda one: one.role, weight=0),
+    Column("client", lambda one: str(one.client_id), lambda one: one.client_id, right=True, weight=0),
+    Column("state", lambda one: one.state, lambda one: one.state, weight=0),
+    Column("held for", lambda one: span_text(one.age_s), lambda one: one.age_s, right=True, weight=2),
+    Column(
+        "left",
+        lambda one: "" if one.expires_in_s is None else span_text(one.expires_in_s),
+        lambda one: one.expires_in_s,
+        right=True,
+        weight=3,
+    ),
+    Column("driver", lambda one: one.driver, lambda one: one.driver, elastic=12, weight=4),
+)
+
+MAPPING_COLUMNS: Final[tuple[Column[NamedMapping], ...]] = (
+    Column("bridge", lambda m: m.bridge, lambda m: m.bridge, elastic=12, weight=3),
+    Column("", lambda m: m.one.direction, lambda m: m.one.direction, weight=0),
+    Column(
+        "stream",
+        lambda m: str(m.one.source_stream_id),
+        lambda m: m.one.source_stream_id,
+        right=True,
+        weight=0,
+    ),
+    Column(
+        "to", lambda m: str(m.one.dest_stream_id or "?"), lambda m: m.one.dest_stream_id, right=True, weight=0
+    ),
+    Column(
+        "state",
+        lambda m: Cell("connected", GOOD) if m.one.connected else Cell("silent", WARN),
+        lambda m: m.one.connected,
+        weight=0,
+    ),
+    Column(
+        "fps", lambda m: rate_text(m.one.frames_per_s), lambda m: m.one.frames_per_s, right=True, weight=0
+    ),
+    Column("frames", lambda m: f"{m.one.frames:,}", lambda m: m.one.frames, right=True, weight=2),
+    Column("on the way", lambda m: _count(m.one.network), lambda m: m.one.network, right=True, weight=1),
+    Column(
+        "dropped",
+        lambda m: Cell(m.one.fault, BAD) if m.one.fault else _why(m.one.dropped),
+        lambda m: _lost(m.one.dropped),
+        elastic=15,
+        weight=4,
+    ),
+)
+
+RECORDER_COLUMNS: Final[tuple[Column[RecorderView], ...]] = (
+    Column("recorder", lambda r: r.instance or "(unnamed)", lambda r: r.instance, weight=0),
+    Column(
+        "state",
+        lambda r: Cell(r.state, GOOD if r.state == "recording" else BAD if r.problem else WARN),
+        lambda r: r.state,
+        weight=0,
+    ),
+    Column("streams", lambda r: str(len(r.streams)), lambda r: len(r.streams), right=True, weight=5),
+    Column("rows/s", lambda r: rate_text(r.rows_per_s), lambda r: r.rows_per_s, right=True, weight=0),
+    Column("MB/s", lambda r: _megabytes(r.bytes_per_s), lambda r: r.bytes_per_s, right=True, weight=2),
+    Column("rows", lambda r: f"{r.rows:,}", lambda r: r.rows, right=True, weight=3),
+    Column("backlog", lambda r: bytes_text(r.backlog_bytes), lambda r: r.backlog_bytes, right=True, weight=4),
+    Column(
+        "disk free",
+        lambda r: bytes_text(r.disk_free_bytes),
+        lambda r: r.disk_free_bytes,
+        right=True,
+        weight=1,
+    ),
+    Column("gaps", lambda r: _why(r.gaps), lambda r: _lost(r.gaps), elastic=12, weight=6),
+    Column("where", lambda r: r.problem or r.root, lambda r: r.root, elastic=15, weight=7),
+)
+
+NOTICE_COLUMNS: Final[tuple[Column[NoticeView], ...]] = (
+    Column("ago", lambda n: _span(n.age_ns), lambda n: n.age_ns, right=True, weight=0),
+    Column("what", lambda n: n.kind, lambda n: n.kind, weight=0),
+    Column("stream", lambda n: str(n.stream_id or ""), lambda n: n.stream_id, right=True, weight=1),
+    Column("", lambda n: n.text, lambda n: n.text, elastic=12, weight=0),
+)
+
+
+def _count(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _mode(one: ConsumerView) -> Cell:
+    if one.fallback_uri:
+        return Cell("fallback", WARN)
+    if one.mode != "rate_limited":
+        return Cell("")
+    return Cell(f"≤ {one.max_rate_hz} Hz" if one.max_rate_hz else "limited", WARN)
+
+
+TABLES: Final[tuple[Table, ...]] = (
+    Table(
+        "streams",
+        STREAM_COLUMNS,
+        lambda snapshot: snapshot.streams,
+        lambda row: row.stream_id,
+        lambda row: row.stream_id,
+        lambda row: " ".join((str(row.stream_id), row.name, str(row.state), *row.tags)),
+        "no stream is announced",
+    ),
+    Table(
+        "consumers",
+        CONSUMER_COLUMNS,
+        lambda snapshot: [NamedConsumer(s.name, one) for s in snapshot.streams for one in s.consumers],
+        lambda row: (row.one.stream_id, row.one.consumer_id),
+        lambda row: row.one.stream_id,
+        lambda row: f"{row.one.consumer_id} {row.one.stream_id} {row.name} {row.one.mode}",
+        "nobody reads",
+    ),
+    Table(
+        "leases",
+        LEASE_COLUMNS,
+        lambda snapshot: snapshot.leases,
+        lambda row: (row.driver, row.lease_id),
+        lambda row: row.stream_id,
+        lambda row: f"{row.lease_id} {row.stream_id} {row.client_id} {row.role} {row.state} {row.driver}",
+        "no driver tells of leases",
+    ),
+    Table(
+        "bridges",
+        MAPPING_COLUMNS,
+        lambda snapshot: [NamedMapping(b.instance, one) for b in snapshot.bridges for one in b.mappings],
+        lambda row: (row.bridge, row.one.direction, row.one.source_stream_id, row.one.dest_stream_id),
+        lambda row: row.one.source_stream_id if row.one.direction == "send" else row.one.dest_stream_id,
+        lambda row: f"{row.bridge} {row.one.direction} {row.one.source_stream_id} {row.one.dest_stream_id}",
+        "no bridge runs on this media driver",
+    ),
+    Table(
+        "recorders",
+        RECORDER_COLUMNS,
+        lambda snapshot: snapshot.recorders,
+        lambda row: (row.tag, row.pid),
+        lambda row: row.streams[0] if row.streams else None,
+        lambda row: f"{row.instance} {row.state} {row.root}",
+        "no recorder runs on this media driver",
+    ),
+    Table(
+        "events",
+        NOTICE_COLUMNS,
+        lambda snapshot: snapshot.notices[::-1],
+        lambda row: (row.kind, row.stream_id, row.text),
+        lambda row: row.stream_id,
+        lambda row: f"{row.kind} {row.stream_id or ''} {row.text}",
+        "nothing has happened yet",
+    ),
+)

@@ -1,0 +1,87 @@
+"""A frame as a few characters: two pixels each, one above the other; without colours a ramp of letters.
+
+Only the pixels that are shown are read: a frame of a hundred megabytes costs no more than a small one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from rich.color import Color
+from rich.style import Style
+from rich.text import Text
+
+from ..observe.png import picture_in
+from ..observe.reals import reals
+
+_RAMP: Final = " .:-=+*#%@"
+_OVERSAMPLING: Final = 2
+Pixels = npt.NDArray[np.uint8]
+
+
+def shrink(array: npt.NDArray[Any], width: int, height: int) -> Pixels:
+    """(rows, columns, 3) that fit `width` x `height` square pixels. Raises NoPicture.
+
+    uint8 stays as it is; everything else is stretched from its least to its greatest value, of what is shown.
+    """
+    picture = picture_in(array)
+    rows, columns = picture.shape[:2]
+    scale = min(width / columns, height / rows)
+    # A thin picture is widened to a line: it is there, and should be seen.
+    out_columns = max(1, min(width, round(columns * scale)))
+    out_rows = max(1, min(height, round(rows * scale)))
+    points = _OVERSAMPLING if min(columns // out_columns, rows // out_rows) >= _OVERSAMPLING else 1
+    at_rows = _places(rows, out_rows * points)
+    at_columns = _places(columns, out_columns * points)
+    sampled = picture[at_rows[:, None], at_columns[None, :]]
+    values = sampled.astype(np.float64) if sampled.dtype == np.uint8 else _stretched(sampled)
+    channels = values.reshape(out_rows, points, out_columns, points, -1).mean(axis=(1, 3))
+    # Gray, gray with alpha, or colours with or without it.
+    chosen = channels[..., :1].repeat(3, axis=2) if channels.shape[2] < 3 else channels[..., :3]
+    pixels: Pixels = np.round(chosen).astype(np.uint8)
+    return pixels
+
+
+def _places(size: int, count: int) -> npt.NDArray[np.intp]:
+    return ((np.arange(count) + 0.5) * size / count).astype(np.intp)
+
+
+def _stretched(sampled: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    values = reals(sampled).astype(np.float64)
+    finite = np.isfinite(values)
+    low = float(values[finite].min()) if finite.any() else 0.0
+    high = float(values[finite].max()) if finite.any() else 0.0
+    if not high > low:
+        return np.zeros(values.shape)
+    clean = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
+    # Halved first: the distance between the ends of float64 is no float64.
+    return (clean / 2 - low / 2) / (high / 2 - low / 2) * 255
+
+
+def half_blocks(pixels: Pixels) -> list[Text]:
+    """Each character has the colours of two pixels; needs a terminal with 256 of them or more."""
+    rows, columns = pixels.shape[:2]
+    lines = []
+    for top in range(0, rows, 2):
+        line = Text(no_wrap=True)
+        for column in range(columns):
+            above = Color.from_rgb(*(int(one) for one in pixels[top, column]))
+            if top + 1 < rows:
+                below = Color.from_rgb(*(int(one) for one in pixels[top + 1, column]))
+                line.append("▀", Style(color=above, bgcolor=below))
+            else:
+                line.append("▀", Style(color=above))
+        lines.append(line)
+    return lines
+
+
+def letters(pixels: Pixels) -> list[Text]:
+    """For terminals without colours: the brighter, the more ink."""
+    rows = pixels.shape[0] // 2 * 2 or 1
+    # A character is twice as high as it is wide.
+    gray = pixels[:rows].mean(axis=2)
+    gray = gray.reshape(-1, 2, gray.shape[1]).mean(axis=1) if rows > 1 else gray
+    places = np.minimum((gray / 256 * len(_RAMP)).astype(int), len(_RAMP) - 1)
+    return [Text("".join(_RAMP[one] for one in line), no_wrap=True) for line in places]
