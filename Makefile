@@ -92,6 +92,7 @@ check-rust:
 
 check-tests:
 	@tools/toolchains rust rust-checks java
+	@tools/prometheus
 
 check-source: $(DEPENDENCIES)
 	@tools/step "ruff check" ruff check --quiet

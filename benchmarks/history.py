@@ -12,6 +12,7 @@ from typing import Any
 from .dataplane import Run, Settings, progress, undisturbed
 from .history_work import SIZE_BYTES, WHAT, Plan
 from .pair import Child, MeasurementFailed
+from .recording_write import on_disk
 from .targets import Target
 
 SEGMENTS, QUICK_SEGMENTS = (10, 1_000, 10_000), (10, 100)
@@ -73,6 +74,22 @@ class History:
             ("read", "read_hz", "mapped_hz", "reading back, 640 KiB", "plain mapped read", "read_ratio"),
             ("replay", "replay_hz", "offer_hz", "replay at full speed", "offers of as many", "replay_ratio"),
             ("replay", "replay_hz", "offer_same_hz", "", "offers of one again and again", None),
+            (
+                "read",
+                "memory_read_hz",
+                "memory_mapped_hz",
+                "reading back, shared memory",
+                "plain mapped read",
+                "memory_read_ratio",
+            ),
+            (
+                "replay",
+                "memory_replay_hz",
+                "memory_offer_hz",
+                "replay, shared memory",
+                "offers of as many",
+                "memory_replay_ratio",
+            ),
         ):
             rate, other = self.median(what, ours), self.median(what, theirs)
             if rate is None or other is None:
@@ -112,24 +129,27 @@ def measure(settings: Settings) -> History:
 
 
 def _run(what: str, is_quick: bool, directory: str) -> Run:
-    plan = Plan(
-        directory,
-        frames=24 if is_quick else 800,
-        rounds=2 if is_quick else 7,
-        spaced_s=0.2 if is_quick else 3.0,
-        segments=QUICK_SEGMENTS if is_quick else SEGMENTS,
-    )
-    child = Child("benchmarks.history_work", what, plan.to_json(), state=directory)
-    try:
-        return child.result(_WITHIN_S)
-    finally:
-        child.end()
+    with on_disk() as disk:
+        plan = Plan(
+            directory,
+            str(disk),
+            frames=24 if is_quick else 800,
+            rounds=2 if is_quick else 7,
+            spaced_s=0.2 if is_quick else 3.0,
+            segments=QUICK_SEGMENTS if is_quick else SEGMENTS,
+        )
+        child = Child("benchmarks.history_work", what, plan.to_json(), state=directory)
+        try:
+            return child.result(_WITHIN_S)
+        finally:
+            child.end()
 
 
 def words() -> str:
     return (
-        "Recordings: in shared memory, so that no disk is measured. Reading copies every payload of 800 "
-        "frames out of the mapped files. A replay at full speed goes through a ring of 8 slots to nobody, as "
+        "Recordings: on the disk and in the page cache, so that no disk is measured, and once more in shared "
+        "memory, whose pages are mapped one by one. Reading copies every payload of 800 frames out of fresh "
+        "mappings, and unmaps them. A replay at full speed goes through a ring of 8 slots to nobody, as "
         "do the offers: of 800 different frames out of memory, and of one in the cache. Spacing is that "
         "of the times of publication. The time to the first frame includes opening."
     )

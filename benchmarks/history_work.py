@@ -1,7 +1,8 @@
 """Reading and replaying, measured: `python -m benchmarks.history_work WHAT PLAN`, in a process of its own.
 
-What is compared takes turns, so that whatever slows the machine slows both. The recording lies in shared
-memory: neither side waits for a disk.
+What is compared takes turns, so that whatever slows the machine slows both. Recordings lie on the disk, as
+they do in life, and in the page cache, since they were just written: neither side waits for the disk. The
+same is measured in shared memory, whose small pages make every fresh mapping dear.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,6 +38,7 @@ _SPACED_HZ = 1000
 @dataclass(frozen=True, slots=True)
 class Plan:
     directory: str
+    disk: str
     frames: int
     rounds: int
     spaced_s: float
@@ -67,22 +70,39 @@ def _alternate(rounds: int, *work: Callable[[], float]) -> list[list[float]]:
     return [list(row) for row in zip(*([one() for one in work] for _ in range(rounds)), strict=True)]
 
 
+def _everywhere(plan: Plan, name: str, measure: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """On the disk, and in shared memory."""
+    in_memory = measure(Path(plan.directory, name))
+    return measure(Path(plan.disk, name)) | {f"memory_{key}": value for key, value in in_memory.items()}
+
+
+def _timed(work: Callable[[], None]) -> Callable[[], float]:
+    """Until everything it held is let go of: to unmap a file is a part of reading it."""
+
+    def measured() -> float:
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+
+    return measured
+
+
 def read(plan: Plan) -> dict[str, Any]:
+    return _everywhere(plan, "read", partial(_read, plan))
+
+
+def _read(plan: Plan, root: Path) -> dict[str, Any]:
     """Every payload copied out: by the reader, and from the plain mapping of the same files."""
-    root = Path(plan.directory, "read")
     make(root, plan.frames, SIZE_BYTES, 1_000_000)
     target = np.empty(SIZE_BYTES, np.uint8)
     refs = [frame.ref for frame in recording.open(root).frames(STREAM_ID)]
 
-    def by_the_reader() -> float:
-        began = time.perf_counter()
+    def by_the_reader() -> None:
         with recording.open(root) as recorded:
             for frame in recorded.frames(STREAM_ID):
                 np.copyto(target, frame.array)
-        return time.perf_counter() - began
 
-    def by_hand() -> float:
-        began = time.perf_counter()
+    def by_hand() -> None:
         files: dict[Path, Any] = {}
         for ref in refs:
             if ref.path not in files:
@@ -90,9 +110,8 @@ def read(plan: Plan) -> dict[str, Any]:
                 files[ref.path] = np.frombuffer(mmap.mmap(fd, 0, prot=mmap.PROT_READ), np.uint8)
                 os.close(fd)
             np.copyto(target, files[ref.path][ref.offset : ref.offset + ref.length])
-        return time.perf_counter() - began
 
-    ours, plain = _alternate(plan.rounds, by_the_reader, by_hand)
+    ours, plain = _alternate(plan.rounds, _timed(by_the_reader), _timed(by_hand))
     return {
         "read_hz": plan.frames / statistics.median(ours),
         "mapped_hz": plan.frames / statistics.median(plain),
@@ -101,10 +120,13 @@ def read(plan: Plan) -> dict[str, Any]:
 
 
 def replay(plan: Plan) -> dict[str, Any]:
-    """A replay at full speed, and a producer that offers as many different frames out of memory."""
-    root = Path(plan.directory, "replay")
-    make(root, plan.frames, SIZE_BYTES, 1_000_000)
     frames = np.random.default_rng(1).integers(0, 256, (plan.frames, SIZE_BYTES), np.uint8)
+    return _everywhere(plan, "replay", partial(_replay, plan, frames))
+
+
+def _replay(plan: Plan, frames: np.ndarray, root: Path) -> dict[str, Any]:
+    """A replay at full speed, and a producer that offers as many different frames out of memory."""
+    make(root, plan.frames, SIZE_BYTES, 1_000_000)
     with _open(plan) as ctx:
 
         def offer(sources: np.ndarray) -> float:

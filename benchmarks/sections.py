@@ -11,6 +11,7 @@ from . import (
     driver_report,
     driver_restart,
     history,
+    pipeline,
     recording_write,
     spark,
     wishes,
@@ -124,6 +125,19 @@ def _spark(settings: Settings) -> Part:
     )
 
 
+def _pipeline(settings: Settings) -> Part:
+    found = pipeline.measure(settings)
+    return Part(
+        "pipeline",
+        found.runs,
+        [Figures("Pipeline", pipeline.HEAD, found.rows())],
+        found.targets(),
+        [pipeline.words(found)],
+        found.failures,
+        found.others(),
+    )
+
+
 def _bridge(settings: Settings) -> Part:
     found = bridge.measure(settings)
     return Part(
@@ -147,4 +161,5 @@ SECTIONS: dict[str, Callable[[Settings], Part]] = {
     "bridge": _bridge,
     "discovery": _discovery,
     "spark": _spark,
+    "pipeline": _pipeline,
 }

@@ -74,12 +74,20 @@ def total(array: Any) -> int:
     return int(array.sum(dtype=np.uint64))
 
 
-def map_parquet(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def brightest(array: Any) -> int:
+    return int(array.max())
+
+
+def over_parquet(fn: Callable[[Any], int]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What one would write without references: bytes of a column, as numpy arrays."""
-    for batch in batches:
-        payload = batch.column("payload")
-        sums = [total(np.frombuffer(payload[row].as_buffer(), np.uint8)) for row in range(len(batch))]
-        yield pa.RecordBatch.from_pydict({"sum": pa.array(sums, pa.int64())})
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            payload = batch.column("payload")
+            found = [fn(np.frombuffer(payload[row].as_buffer(), np.uint8)) for row in range(len(batch))]
+            yield pa.RecordBatch.from_pydict({"value": pa.array(found, pa.int64())})
+
+    return run
 
 
 def timed(work: dict[str, Callable[[], int]], rounds: int) -> dict[str, float]:
@@ -95,6 +103,7 @@ def timed(work: dict[str, Callable[[], int]], rounds: int) -> dict[str, float]:
                 best[name] = min(elapsed, best.get(name, elapsed))
     assert answers["scan_s"] == answers["parquet_scan_s"]
     assert answers["map_s"] == answers["parquet_map_s"] == answers["map_unverified_s"]
+    assert answers["max_s"] == answers["parquet_max_s"]
     return best
 
 
@@ -106,22 +115,29 @@ def measure_queries(home: Path, frames: int, rounds: int) -> dict[str, float]:
     root, parquet = home / "recording", home / "parquet"
     write_both(root, parquet, frames)
     spark = session(home)
-    ours = spark.read.format("tensorpool").options(path=str(root), payload="inline")
+    # Both are looked at once; each round plans and runs a query of its own.
+    references = spark.read.format("tensorpool").option("path", str(root)).load()
+    inline = spark.read.format("tensorpool").options(path=str(root), payload="inline")
+    payloads = inline.schema("seq bigint, payload binary").load()
     theirs = spark.read.parquet(str(parquet))
 
     def value(frame: Any, column: Any) -> int:
         return int(frame.agg(F.sum(column)).collect()[0][0])
 
-    def mapped(**how: Any) -> int:
-        frames = spark.read.format("tensorpool").option("path", str(root)).load()
-        return value(tensors.map(frames, total, "sum bigint", **how), "sum")
+    def mapped(fn: Callable[[Any], int], **how: Any) -> int:
+        return value(tensors.map(references, fn, "value bigint", **how), "value")
+
+    def mapped_parquet(fn: Callable[[Any], int]) -> int:
+        return value(theirs.mapInArrow(over_parquet(fn), "value bigint"), "value")
 
     work = {
-        "scan_s": lambda: value(ours.schema("seq bigint, payload binary").load(), F.length("payload")),
+        "scan_s": lambda: value(payloads, F.length("payload")),
         "parquet_scan_s": lambda: value(theirs, F.length("payload")),
-        "map_s": mapped,
-        "map_unverified_s": lambda: mapped(verify=False),
-        "parquet_map_s": lambda: value(theirs.mapInArrow(map_parquet, "sum bigint"), "sum"),
+        "map_s": lambda: mapped(total),
+        "map_unverified_s": lambda: mapped(total, verify=False),
+        "parquet_map_s": lambda: mapped_parquet(total),
+        "max_s": lambda: mapped(brightest),
+        "parquet_max_s": lambda: mapped_parquet(brightest),
     }
     try:
         return timed(work, rounds)
@@ -165,11 +181,11 @@ def _plan(root: str, segments: int, found: Queue[tuple[float, float]]) -> None:
     planner = Planner(root, None)
     start = {STREAM: Position(1, segments // 2)}
     best = float("inf")
-    for _ in range(20):
+    for _ in range(50):
         started = time.perf_counter()
         planner.refresh()
         end = planner.limited(start, planner.latest(), max_rows=5, max_bytes=None)
-        planner.ranges(start, end, max_bytes=128 << 20, min_parts=None, ends_with_row=True)
+        planner.ranges(start, end, max_bytes=None, min_parts=None, ends_with_row=True)
         best = min(best, time.perf_counter() - started)
     status = Path("/proc/self/status").read_text("ascii")
     resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))

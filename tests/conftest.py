@@ -22,6 +22,10 @@ from tools.conformance import known_ids
 # Threads and processes get this long to end after a test before they count as leaked.
 SETTLE_SECONDS = 10.0
 
+# A worker is told the width of its controller's terminal; commands that a test runs have none.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.pop("COLUMNS", None)
+
 pytest_plugins = ["pytester", "tests.side_by_side"]
 
 call_failed = pytest.StashKey[bool]()
@@ -209,4 +213,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if report.when == "call":
         item.stash[call_failed] = report.failed
+    # What a test wrote may be no text, and a report travels as text from worker to worker.
+    report.sections = [(name, text.encode("utf-8", "replace").decode()) for name, text in report.sections]
     return report

@@ -159,9 +159,8 @@ def made_elsewhere(path: Path) -> bool:
     see leaks in each other. Asked of suspects alone, since it reads the maps of every process.
     """
     root = SHM / path.relative_to(SHM).parts[0]
-    if match := TEST_DIRECTORY.match(root.name):
-        # Only a test run makes these, and each looks after its own.
-        return int(match[1]) != os.getpid()
+    if TEST_DIRECTORY.match(root.name):
+        return _is_of_another_run(root.name)
     if OF_A_PROGRAM.match(root.name):
         # A demonstration or a benchmark that someone runs beside the tests; their own tests look after them.
         return True
@@ -174,6 +173,12 @@ def made_elsewhere(path: Path) -> bool:
                 if line.partition("/")[2].startswith(f"{root}"[1:]):
                     return True
     return False
+
+
+def _is_of_another_run(name: str) -> bool:
+    """Only a test run makes such directories, and each looks after its own."""
+    match = TEST_DIRECTORY.match(name)
+    return match is not None and int(match[1]) != os.getpid()
 
 
 def remove(path: Path) -> None:
@@ -259,16 +264,18 @@ def _mappings() -> dict[str, str]:
 
 def _files() -> dict[str, str]:
     found = {}
-    for root in SHM.iterdir():
-        if not SHM_NAMES.match(root.name):
+    for name in os.listdir(SHM):
+        # Other test runs look after their own, and have many.
+        if not SHM_NAMES.match(name) or _is_of_another_run(name):
             continue
+        root = SHM / name
         found[str(root)] = _described(root)
         # A media driver's own directory changes behind a test's back (log buffers linger for
         # seconds after their publication), so of Aeron's only the directory as a whole counts.
         if root.name.startswith("tensorpool") and root.is_dir():
             for directory, directories, names in os.walk(root):
-                for name in (*directories, *names):
-                    path = Path(directory, name)
+                for inner in (*directories, *names):
+                    path = Path(directory, inner)
                     found[str(path)] = _described(path)
     return found
 
@@ -288,10 +295,17 @@ def _outermost(files: dict[str, str]) -> dict[str, str]:
 
 def _stat(path: str) -> list[str]:
     """The fields of a stat file after the name, which may itself hold spaces and brackets."""
+    # Read for every process of the machine, before and after each test: by the shortest way.
     try:
-        return Path(path).read_text().rpartition(")")[2].split()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return []
+    try:
+        return os.read(descriptor, 4096).rpartition(b")")[2].decode().split()
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)
 
 
 def _start_time(path: str) -> str:

@@ -12,11 +12,14 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import traceback
 import warnings
 from pathlib import Path
@@ -70,6 +73,8 @@ class Nursery:
 
     def __init__(self, *modules: str, env: dict[str, str] | None = None) -> None:
         """`env`: what the dynamic linker has to find, say; each child has an environment of its own."""
+        # Each answer is to the last question.
+        self._asking = threading.Lock()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, "-m", "tests.nursery", str(theirs.fileno()), *PRELOADED, *modules]
@@ -82,8 +87,9 @@ class Nursery:
             )
 
     def ask(self, request: dict[str, Any], descriptors: list[int] | None = None) -> int:
-        socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors or [])
-        answer = self._socket.recv(64)
+        with self._asking:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors or [])
+            answer = self._socket.recv(64)
         if not answer:
             raise RuntimeError(f"the nursery has ended with {self._process.wait()}")
         return int(answer)
@@ -113,6 +119,27 @@ class Nursery:
         if not pipes:
             return Child(self, pid, None, None)
         return Child(self, pid, os.fdopen(our_in, "wb"), os.fdopen(our_out, "rb"))
+
+    def run(
+        self, module: str, *arguments: str, env: dict[str, str], timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """`python -m module …` until its end, as `subprocess.run` would, in exactly this environment."""
+        request = {"module": module, "arguments": arguments, "env": env, "cwd": os.getcwd()}
+        nowhere = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            try:
+                child = Child(self, self.ask(request, [nowhere, out.fileno(), err.fileno()]), None, None)
+            finally:
+                os.close(nowhere)
+            try:
+                status = child.wait(timeout)
+            finally:
+                child.kill()
+                child.wait()
+            out.seek(0)
+            err.seek(0)
+            printed, said = out.read().decode(), err.read().decode()
+        return subprocess.CompletedProcess([module, *arguments], status, printed, said)
 
     def close(self) -> None:
         self._socket.close()
@@ -159,10 +186,15 @@ def begin(request: dict[str, Any], standard: list[int]) -> None:
     os.environ.update(request["env"])
     if os.environ.get("PYTHONWARNINGS") == "ignore":
         warnings.simplefilter("ignore")
-    module, _, function = request["main"].partition(":")
-    sys.argv = [module, *request["arguments"]]
     try:
-        getattr(importlib.import_module(module), function)()
+        if "module" in request:
+            os.chdir(request["cwd"])
+            sys.argv = [request["module"], *request["arguments"]]
+            runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        else:
+            module, _, function = request["main"].partition(":")
+            sys.argv = [module, *request["arguments"]]
+            getattr(importlib.import_module(module), function)()
     except SystemExit:
         raise
     except BaseException:

@@ -4,11 +4,6 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from . import service
-from ._native import Frame, Offered, Progress, Slot
-from .client import Consumer, ConsumerLedger, Latency, Metadata, Outcome, Phase, Producer, ProducerLedger
-from .context import Context, Event, discover, discover_async, open
-from .discovery import StreamFound
 from .errors import (
     AmbiguousStream,
     AttachError,
@@ -41,23 +36,46 @@ from .errors import (
     TensorPoolError,
     UnsupportedDtype,
 )
-from .service import Property, Service, command
-from .transport import MediaDriver, StreamIds
 
 if _TYPE_CHECKING:
+    from . import service
+    from ._native import Frame, Offered, Progress, Slot
+    from .client import Consumer, ConsumerLedger, Latency, Metadata, Outcome, Phase, Producer, ProducerLedger
+    from .context import Context, Event, discover, discover_async, open
+    from .discovery import StreamFound
     from .recorder import record
     from .replayer import replay
+    from .service import Property, Service, command
+    from .transport import MediaDriver, StreamIds
 
 __version__ = "0.1.0"
 
-# Recordings need pyarrow, which is large: imported when they are used.
-_LATER = {"record": "recorder", "replay": "replayer"}
+# Imported when they are used. Whoever reads a recording needs no driver, and whoever films no pyarrow; and
+# Spark starts a new Python for each query, which would import all of it.
+_LATER = {
+    name: module
+    for module, names in {
+        "_native": "Frame Offered Progress Slot",
+        "client": "Consumer ConsumerLedger Latency Metadata Outcome Phase Producer ProducerLedger",
+        "context": "Context Event discover discover_async open",
+        "discovery": "StreamFound",
+        "recorder": "record",
+        "replayer": "replay",
+        "service": "Property Service command",
+        "transport": "MediaDriver StreamIds",
+    }.items()
+    for name in names.split()
+}
 
 
 def __getattr__(name: str) -> _Any:
+    if name == "service":
+        return _import_module(".service", __name__)
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(_import_module(f".{_LATER[name]}", __name__), name)
+    # Kept: the next look finds it at once.
+    found = globals()[name] = getattr(_import_module(f".{_LATER[name]}", __name__), name)
+    return found
 
 
 __all__ = [

@@ -36,6 +36,7 @@ TensorPoolError
 │   ├── MergeConflict (ValueError)   two recordings have different frames under one sequence
 │   └── WriteFailed (OSError)        the disk did not take it
 │       └── DiskFull                 there is no room; what was written before is kept
+├── PipelineError                    a pipeline cannot begin, or go on; the message says what to do
 └── MediaDriverError                 Aeron's media driver
     ├── MediaDriverBusy              there is one in that directory already
     └── MediaDriverUnavailable (TimeoutError)    none answered in time
@@ -339,3 +340,7 @@ class WriteFailed(RecordingError, OSError):
 
 class DiskFull(WriteFailed):
     """There is no room left. What was written before is kept, and writing can go on when there is room."""
+
+
+class PipelineError(TensorPoolError):
+    """A pipeline cannot begin, or go on. What its tables have stays as it is."""

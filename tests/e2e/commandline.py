@@ -17,8 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 import tensorpool as tp
+from tests.nursery import Nursery
 
 PATIENCE_S = 60
+
+nursery: Nursery | None = None
+"""Where commands are started that end by themselves: without the half second that imports take (conftest)."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +41,8 @@ class CommandLine:
         return {**kept, **places, **self.more, **changes}
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "tensorpool", *arguments],
-            env=self.environment(**environment),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_S,
-        )
+        assert nursery is not None, "the conftest has made it"
+        return nursery.run("tensorpool", *arguments, env=self.environment(**environment), timeout=PATIENCE_S)
 
     def json(self, *arguments: str) -> Any:
         """The answer of a command that has to succeed."""

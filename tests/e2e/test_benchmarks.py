@@ -117,6 +117,17 @@ def test_spark_over_a_recording_and_over_parquet() -> None:
     assert len([target for target in found["targets"] if target["what"].startswith("Spark")]) == 4
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_pipelines_ingest_beside_sparks_own() -> None:
+    found = measured("--only", "pipeline", patience_s=800)
+    (run,) = found["pipeline"]
+    assert all(run[key] > 0 for key in ("inline_s", "reference_s", "parquet_s"))
+    goals = {target["what"]: target["goal"] for target in found["targets"]}
+    assert goals["pipeline: ingest, inline"] == "≥ 1.0 x Spark: Parquet → Parquet"
+    assert goals["pipeline: ingest, by reference"] == "≥ 3.0 x Spark: Parquet → Parquet"
+
+
 def test_a_bridge_beside_raw_udp() -> None:
     found = measured("--only", "bridge")
     for name in ("goodput, jumbo MTU", "goodput, default MTU", "p50 latency"):

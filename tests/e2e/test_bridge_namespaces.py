@@ -1,39 +1,33 @@
-"""Two hosts as network namespaces, one of them with a monotonic clock of its own: real UDP over a wire that
-can be cut. Skipped where namespaces are not permitted."""
+"""Hosts as network namespaces, one of them with a monotonic clock of its own: real UDP over wires that can be
+cut, one to one and one to many. Skipped where namespaces are not permitted."""
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.commandline import CommandLine
+from tests.e2e.namespaces import CLOCK_S, PATIENCE_S, Machine, Workshop, network, seen, sh
+from tests.e2e.pages import ROOT, blocks
 
 pytestmark = [
     pytest.mark.long,
     pytest.mark.leaves_files("processes in a time namespace are killed, their drivers with them"),
 ]
-PATIENCE_S = 60
-CLOCK_S = 1_000_000
 
 CONFIG = """
 [bridge]
 instance_id = "between-namespaces"
-payload_channel = "aeron:udp?endpoint=10.77.1.2:40100"
-control_channel = "aeron:udp?endpoint=10.77.1.2:40101"
-metadata_channel = "aeron:udp?endpoint=10.77.1.2:40102"
-integrity = true
+payload_channel = "{payload}"
+control_channel = "{control}"
+{more}
 
 [[bridge.mappings]]
 source_stream_id = 10000
@@ -42,176 +36,189 @@ dest_stream_id = 20000
 [driver]
 any_stream = true
 """
-
-CAMERA = """
-import numpy as np, sys, time, tensorpool as tp
-with tp.open("driver", connect_timeout=60) as ctx, ctx.producer(10000, pools=["64KiB"], nslots=64) as camera:
-    while True:
-        camera.offer(np.full(50_000, camera.next_seq % 251, np.uint8))
-        time.sleep(0.005)
-"""
-
-VIEWER = """
-import json, sys, time, tensorpool as tp
-with tp.open("driver", connect_timeout=60) as ctx, ctx.consumer(20000) as frames:
-    print("ready", flush=True)
-    while True:
-        frame = frames.receive(120)
-        right = bool((frame.copy() == frame.seq % 251).all())
-        print(json.dumps({"seq": frame.seq, "right": right, "now": time.monotonic()}), flush=True)
-"""
-
-
-def sh(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE_S)
-
-
-def why_not() -> str | None:
-    if os.geteuid() != 0:
-        return "only root may make network namespaces"
-    if shutil.which("ip") is None or shutil.which("unshare") is None:
-        return "ip or unshare is not installed"
-    tried = subprocess.run(
-        ["unshare", "-n", "-T", "--monotonic", "1", "true"],
-        check=False,
-        capture_output=True,
-        timeout=PATIENCE_S,
-    )
-    return None if tried.returncode == 0 else "network or time namespaces are not permitted here"
-
-
-@dataclass(frozen=True)
-class Wire:
-    """Two namespaces and the wire between them."""
-
-    here: str
-    there: str
-
-    def cut(self) -> None:
-        sh("ip", "netns", "exec", self.here, "ip", "link", "set", "wire", "down")
-
-    def mend(self) -> None:
-        sh("ip", "netns", "exec", self.here, "ip", "link", "set", "wire", "up")
+PORTS = {"payload": 40100, "control": 40101}
+METADATA = 'metadata_channel = "aeron:udp?endpoint={address}:40102"'
 
 
 @pytest.fixture
-def wire() -> Iterator[Wire]:
-    if (reason := why_not()) is not None:
-        pytest.skip(reason)
-    mark = secrets.token_hex(3)
-    names = [f"tpa{mark}", f"tpb{mark}"]
-    with ExitStack() as stack:
-        for name in names:
-            sh("ip", "netns", "add", name)
-            stack.callback(sh, "ip", "netns", "del", name)
-        sh("ip", "link", "add", names[0], "type", "veth", "peer", "name", names[1])
-        for number, name in enumerate(names, start=1):
-            sh("ip", "link", "set", name, "netns", name, "name", "wire")
-            sh("ip", "netns", "exec", name, "ip", "addr", "add", f"10.77.1.{number}/24", "dev", "wire")
-            for device in ("wire", "lo"):
-                sh("ip", "netns", "exec", name, "ip", "link", "set", device, "up")
-        yield Wire(*names)
+def workshop(aeron_dir: Path, shm_base: Path, tmp_path: Path) -> Workshop:
+    return Workshop(aeron_dir, shm_base, tmp_path)
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Programs of one namespace."""
-
-    prefix: tuple[str, ...]
-    line: CommandLine
-    config: Path
-
-    @contextmanager
-    def runs(self, *command: str, **streams: Any) -> Iterator[subprocess.Popen[str]]:
-        process = subprocess.Popen(
-            [*self.prefix, sys.executable, *command], env=self.line.environment(), text=True, **streams
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.communicate()
-
-    def role(self, *words: str) -> Any:
-        return self.runs("-m", "tensorpool", *words, "--config", str(self.config))
-
-    def status(self) -> dict[str, Any] | None:
-        command = [sys.executable, "-m", "tensorpool", "bridge", "status", "--json"]
-        done = subprocess.run(
-            [*self.prefix, *command],
-            env=self.line.environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_S,
-        )
-        return None if done.returncode else json.loads(done.stdout)["mappings"][0]
+def start_drivers(
+    stack: ExitStack, machines: tuple[Machine, ...], wait_until: Callable[..., Any]
+) -> list[ExitStack]:
+    """A driver on each; what ends it."""
+    ends = []
+    for machine in machines:
+        one = stack.enter_context(ExitStack())
+        one.enter_context(machine.role("driver"))
+        # Whoever attaches needs it; there is no ready file that both clocks would agree on.
+        wait_until((machine.line.aeron_dir / "cnc.dat").exists, timeout=PATIENCE_S)
+        ends.append(one)
+    return ends
 
 
-@pytest.fixture
-def machines(wire: Wire, aeron_dir: Path, shm_base: Path, tmp_path: Path) -> tuple[Machine, Machine]:
-    config = tmp_path / "bridge.toml"
-    config.write_text(CONFIG)
-    made = []
-    clock = ("unshare", "-T", "--monotonic", str(CLOCK_S), "--fork", "--kill-child")
-    for name, extra in ((wire.here, ()), (wire.there, clock)):
-        base, state = shm_base / name, tmp_path / f"state-{name}"
-        base.mkdir(mode=0o700)
-        state.mkdir(mode=0o700)
-        line = CommandLine(
-            Path(f"{aeron_dir}-{name}"),
-            base,
-            {"XDG_STATE_HOME": str(state), "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
-        )
-        made.append(Machine(("ip", "netns", "exec", name, *extra), line, config))
-    return made[0], made[1]
-
-
-def seen(viewer: subprocess.Popen[str], count: int, after: int = -1) -> list[dict[str, Any]]:
-    """The next frames beyond a sequence."""
-    assert viewer.stdout is not None
-    found: list[dict[str, Any]] = []
-    deadline = time.monotonic() + PATIENCE_S
-    while len(found) < count:
-        assert time.monotonic() < deadline, found
-        text = viewer.stdout.readline()
-        assert text, "the viewer has ended"
-        if text.startswith("{") and (one := json.loads(text))["seq"] > after:
-            found.append(one)
-    return found
+def unicast(address: str, **more: str) -> str:
+    channels = {way: f"aeron:udp?endpoint={address}:{port}" for way, port in PORTS.items()}
+    return CONFIG.format(**channels, more=METADATA.format(address=address) + "\nintegrity = true", **more)
 
 
 def test_frames_cross_between_namespaces_with_other_clocks_and_after_a_cut(
-    wire: Wire, machines: tuple[Machine, Machine], wait_until: Callable[..., Any]
+    workshop: Workshop, wait_until: Callable[..., Any]
 ):
-    here, there = machines
-    with ExitStack() as stack:
-        for machine in (here, there):
-            stack.enter_context(machine.role("driver"))
-            # Whoever attaches needs it; there is no ready file that both clocks would agree on.
-            wait_until((machine.line.aeron_dir / "cnc.dat").exists, timeout=PATIENCE_S)
+    with network(2) as net, ExitStack() as stack:
+        here = workshop.machine(net.hosts[0], unicast("10.77.1.2"))
+        there = workshop.machine(net.hosts[1], unicast("10.77.1.2"), own_clock=True)
+        start_drivers(stack, (here, there), wait_until)
         stack.enter_context(there.role("bridge", "--direction", "receive"))
         stack.enter_context(here.role("bridge"))
-        viewer = stack.enter_context(there.runs("-c", VIEWER, stdout=subprocess.PIPE))
-        stack.enter_context(here.runs("-c", CAMERA))
+        viewer = stack.enter_context(there.viewer())
+        stack.enter_context(here.camera())
         first = seen(viewer, 20)
-        assert all(one["right"] for one in first)
         assert first[0]["now"] - time.monotonic() > CLOCK_S / 2, "the other host has another clock"
-        wire.cut()
+        net.cut()
         time.sleep(1.0)
-        wire.mend()
-        later = seen(viewer, 20, after=first[-1]["seq"] + 150)
-        assert all(one["right"] for one in later)
+        net.mend()
+        seen(viewer, 20, after=first[-1]["seq"] + 150)
+        wait_until(lambda: there.adds_up(40), timeout=PATIENCE_S)
 
-        def adds_up() -> bool:
-            found = there.status()
-            if found is None or found["ledger"] is None:
-                return False
-            ledger = found["ledger"]
-            return bool(
-                ledger["delivered"] > 40
-                and ledger["dropped"]["network"] >= 0
-                and ledger["published"] == ledger["delivered"] + sum(ledger["dropped"].values())
+
+def to_group(host: int) -> dict[str, str]:
+    """Multicast: the same at every end."""
+    del host
+    return {
+        way: f"aeron:udp?endpoint=224.20.30.39:{port}|interface=10.77.1.0/24" for way, port in PORTS.items()
+    }
+
+
+def to_each(host: int) -> dict[str, str]:
+    """Multi-destination: the sender has a control address, and receivers come to it."""
+    own = "" if host == 1 else f"endpoint=10.77.1.{host}:{{port}}|"
+    return {
+        way: f"aeron:udp?{own.format(port=port)}control=10.77.1.1:{port}|control-mode=dynamic"
+        for way, port in PORTS.items()
+    }
+
+
+@pytest.mark.parametrize("channels", [to_group, to_each])
+def test_one_sender_serves_two_hosts_and_each_has_its_own_account(
+    workshop: Workshop, wait_until: Callable[..., Any], channels: Callable[[int], dict[str, str]]
+):
+    with network(3) as net, ExitStack() as stack:
+        machines = tuple(
+            workshop.machine(
+                name,
+                CONFIG.format(**channels(number), more="forward_metadata = false"),
+                own_clock=number == 3,
             )
+            for number, name in enumerate(net.hosts, start=1)
+        )
+        here, *others = machines
+        start_drivers(stack, machines, wait_until)
+        for machine in others:
+            stack.enter_context(machine.role("bridge", "--direction", "receive"))
+        viewers = [stack.enter_context(machine.viewer()) for machine in others]
+        stack.enter_context(here.role("bridge"))
+        stack.enter_context(here.camera())
+        first = [seen(viewer, 20)[-1]["seq"] for viewer in viewers]
+        # One of the two is cut off: the other goes on, and the one comes back.
+        net.cut(2)
+        seen(viewers[0], 20, after=first[0] + 200)
+        net.mend(2)
+        seen(viewers[1], 20, after=first[1] + 400)
+        for machine in others:
+            wait_until(lambda machine=machine: machine.adds_up(40), timeout=PATIENCE_S)
 
-        wait_until(adds_up, timeout=PATIENCE_S)
+
+@pytest.mark.parametrize("end", ["sender", "receiver", "the camera's driver", "the other driver"])
+def test_whoever_dies_comes_back_without_help(workshop: Workshop, wait_until: Callable[..., Any], end: str):
+    with network(2) as net, ExitStack() as stack:
+        here, there = (workshop.machine(name, unicast("10.77.1.2")) for name in net.hosts)
+        ends: dict[str, tuple[Machine, tuple[str, ...]]] = {
+            "the camera's driver": (here, ("driver",)),
+            "the other driver": (there, ("driver",)),
+            "receiver": (there, ("bridge", "--direction", "receive")),
+            "sender": (here, ("bridge",)),
+        }
+        lives: dict[str, ExitStack] = {}
+        for name, (machine, words) in ends.items():
+            lives[name] = stack.enter_context(ExitStack())
+            lives[name].enter_context(machine.role(*words))
+            wait_until((machine.line.aeron_dir / "cnc.dat").exists, timeout=PATIENCE_S)
+        viewer = stack.enter_context(there.viewer())
+        stack.enter_context(here.camera())
+        first = seen(viewer, 20)
+        # SIGKILL; the media driver is the driver's own, and goes with it.
+        lives[end].close()
+        machine, words = ends[end]
+        stack.enter_context(machine.role(*words))
+        # Sequences of another epoch may begin anew.
+        assert len(seen(viewer, 200)) == 200 > len(first)
+
+
+def test_the_recipe_with_wireguard_hides_everything(
+    workshop: Workshop, wait_until: Callable[..., Any], tmp_path: Path
+):
+    """As the page has it, with a userspace WireGuard; `wg-quick` is what `ip` and `wg` do here."""
+    for tool in ("wg", "wireguard-go"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+    page = ROOT / "docs" / "how-to" / "connect-two-hosts.md"
+    [text] = [one for one in blocks(page, "ini") if "[Interface]" in one]
+    keys = []
+    for _ in range(2):
+        private = sh("wg", "genkey").strip()
+        keys.append((private, sh("wg", "pubkey", input=private).strip()))
+    with network(2) as net, ExitStack() as stack:
+        for number, name in enumerate(net.hosts):
+            other = 1 - number
+            device = f"wg{name}"
+            conf = text.replace("PRIVATE-KEY-OF-B", keys[number][0])
+            conf = conf.replace("PUBLIC-KEY-OF-A", keys[other][1])
+            conf = conf.replace("10.9.0.1/32", f"10.9.0.{other + 1}/32")
+            # What only wg-quick understands is done by ip below.
+            lines = [one for one in conf.splitlines() if not one.startswith(("Address", "MTU"))]
+            if number == 0:
+                lines.append("Endpoint = 10.77.1.2:51820")
+            file = tmp_path / f"{device}.conf"
+            file.write_text("\n".join(lines) + "\n")
+            inside = ("ip", "netns", "exec", name)
+            daemon = subprocess.Popen(
+                [*inside, "wireguard-go", "--foreground", device], stdout=subprocess.DEVNULL, stderr=2
+            )
+            stack.callback(daemon.wait)
+            stack.callback(daemon.kill)
+            wait_until(Path(f"/var/run/wireguard/{device}.sock").exists, timeout=PATIENCE_S)
+            sh(*inside, "wg", "setconf", device, str(file))
+            sh("ip", "-n", name, "addr", "add", f"10.9.0.{number + 1}/24", "dev", device)
+            sh("ip", "-n", name, "link", "set", device, "mtu", "1420", "up")
+        config = unicast("10.9.0.2").replace("integrity = true", "mtu_bytes = 1376")
+        here, there = (workshop.machine(name, config) for name in net.hosts)
+        start_drivers(stack, (here, there), wait_until)
+        stack.enter_context(there.role("bridge", "--direction", "receive"))
+        stack.enter_context(here.role("bridge"))
+        viewer = stack.enter_context(there.viewer())
+        stack.enter_context(here.camera())
+        seen(viewer, 50)
+        wait_until(lambda: there.adds_up(50), timeout=PATIENCE_S)
+        # On the wire there is nothing but the tunnel: with its port closed, nothing gets through.
+        assert_only_port(net.hosts[1], 51820)
+
+
+def assert_only_port(host: str, port: int) -> None:
+    """Every UDP datagram that comes in over the wire is for that port."""
+    script = """
+import socket, sys, time
+ear = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
+ear.bind(("wire", 0x0800))
+ear.settimeout(1)
+ports, end = set(), time.monotonic() + 2
+while time.monotonic() < end:
+    packet = ear.recv(65536)
+    head = (packet[0] & 15) * 4
+    if packet[9] == 17:
+        ports.add(int.from_bytes(packet[head + 2 : head + 4], "big"))
+print(sorted(ports))
+"""
+    assert sh("ip", "netns", "exec", host, sys.executable, "-c", script).strip() == f"[{port}]"

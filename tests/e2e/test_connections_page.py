@@ -30,7 +30,7 @@ def test_every_event_is_there() -> None:
     in_rust = set()
     for source in (ROOT / "crates" / "dataplane" / "src").rglob("*.rs"):
         text = source.read_text("utf-8").partition("#[cfg(test)]")[0]
-        in_rust |= set(re.findall(r"(?:event|end|push)\([^;]*?\"([a-z]+(?:_[a-z]+)*)\"", text))
+        in_rust |= set(re.findall(r"(?:event|end|push|say)\([^;]*?\"([a-z]+(?:_[a-z]+)*)\"", text))
         # What a consumer is told by its producer is named first, and said below.
         in_rust |= set(re.findall(r"Turn::\w+(?:\(\w+\))? => \{?\s*\(\"([a-z]+(?:_[a-z]+)*)\",", text))
     page = first_column("Events")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -88,7 +89,13 @@ def test_what_was_recorded_is_played_back_and_counted_by_spark(result: dict[str,
     assert replay["wrong"] == 0
     assert replay["equal"] + replay["missed"] == rows
     assert replay["equal"] > 0
-    assert result["spark"] == {"frames": rows, "equal": rows}
+    spark = result["spark"]
+    assert (spark["frames"], spark["equal"]) == (rows, rows)
+    # Camera to gold: the table's numbers are the ledger's.
+    tables = spark["tables"]
+    assert (tables["frames"], tables["silver"], tables["rejected"]) == (rows, rows, 0)
+    gaps = [epoch["gaps"] for epoch in result["recording"]["epochs"]]
+    assert sum(tables["drops"].values()) == sum(sum(one.values()) for one in gaps)
 
 
 def test_without_the_kill_there_is_one_epoch() -> None:
@@ -258,3 +265,14 @@ def test_two_hosts_and_a_bridge_between_them() -> None:
     assert found["published"] == found["committed"] == found["delivered"] + sum(found["dropped"].values())
     assert found["exact"]
     assert found["wrong"] == 0 < found["seen"]
+    # The recorder there has them too, or says which it has not.
+    recorded = found["recorder"]
+    assert recorded["rows"] + recorded["missing"] == found["viewer"]["span"]
+    assert recorded["torn"] == 0 < recorded["rows"]
+    assert found["faults"] == []
+    assert found["namespaces"] == may_make_namespaces()
+
+
+def may_make_namespaces() -> bool:
+    tried = subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True, timeout=60)
+    return os.geteuid() == 0 and shutil.which("ip") is not None and tried.returncode == 0

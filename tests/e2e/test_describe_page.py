@@ -82,7 +82,7 @@ def test_a_lineage_is_shown_as_on_the_page(programs: list[Path], environment: di
 
 
 def test_every_type_of_the_table_is_carried_so() -> None:
-    from tensorpool.client.dtypes import CARRIED
+    from tensorpool.attributes.dtypes import CARRIED
 
     rows = [line.split("|")[1:3] for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
     told = {name.strip(" `"): how.strip() for names, how in rows for name in names.split(",")}

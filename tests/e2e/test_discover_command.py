@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import re
+import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +24,7 @@ from typing import Any
 import pytest
 
 import tensorpool as tp
-from tensorpool.context.config import AeronSettings, ShmSettings
+from tensorpool.context.config import AeronSettings, ContextSettings, ShmSettings
 from tensorpool.discovery import DiscoverySettings
 from tensorpool.driver import DriverSettings
 from tensorpool.registry import RegistrySettings
@@ -109,6 +115,42 @@ def test_watching_tells_of_arrivals_changes_and_ends(there: CommandLine, home: t
             assert last["change"] == "changed"
         watch.send_signal(signal.SIGINT)
         assert watch.wait(PATIENCE_S) == 0
+
+
+def test_on_a_terminal_watching_is_a_picture(there: CommandLine, home: tp.Context) -> None:
+    camera = home.producer(20_000, pools=["64KiB"], nslots=4, name="camera-1")
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+    command = [sys.executable, "-m", "tensorpool", "discover", "--watch", "--period", "0.05"]
+    environment = there.environment(TERM="xterm")
+    process = subprocess.Popen(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = ""
+
+    def until(pattern: str) -> None:
+        nonlocal seen
+        deadline = time.monotonic() + PATIENCE_S
+        while re.search(pattern, seen) is None:
+            assert select.select([ours], [], [], max(deadline - time.monotonic(), 0))[0], seen
+            seen += os.read(ours, 1 << 16).decode()
+
+    try:
+        until(r"20000 +camera-1 [^\n]*\n[^\n]*1 streams; Ctrl-C ends")
+        with home.producer(20_001, pools=["64KiB"], nslots=4, name="camera-2"):
+            until(r"20001 +camera-2 .*(arrived|changed)")
+        process.send_signal(signal.SIGINT)
+        while select.select([ours], [], [], PATIENCE_S)[0]:
+            try:
+                seen += os.read(ours, 1 << 16).decode()
+            except OSError:  # nobody at the other end any more
+                break
+        assert process.wait(PATIENCE_S) == 0, seen
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert "Traceback" not in seen
+    assert camera.attached
 
 
 def test_the_unit_of_the_registry_is_one(tmp_path: Path) -> None:
@@ -204,6 +246,7 @@ def test_the_commands_of_the_page_show_what_it_says(there: CommandLine) -> None:
 def test_every_configuration_of_a_page_is_one(page: Path, tmp_path: Path) -> None:
     classes = (
         AeronSettings,
+        ContextSettings,
         ShmSettings,
         ServiceSettings,
         DriverSettings,

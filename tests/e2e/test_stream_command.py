@@ -37,6 +37,12 @@ class Live:
     silent: int
 
 
+@pytest.fixture(autouse=True)
+def _often_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks around listens for a period and a half: here, and in the commands."""
+    monkeypatch.setenv("TENSORPOOL_AERON__ANNOUNCE_PERIOD", "500ms")
+
+
 @pytest.fixture
 def there(aeron_dir: Path, shm_base: Path) -> CommandLine:
     return CommandLine(aeron_dir, shm_base)

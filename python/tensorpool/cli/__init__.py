@@ -16,6 +16,9 @@ from .demo import demo
 from .discover import discover
 from .doctor import doctor
 from .driver import driver
+from .ledger import ledger
+from .metrics import metrics
+from .pipeline import pipeline
 from .record import record
 from .recording import recording
 from .registry import registry
@@ -24,6 +27,8 @@ from .sbe import sbe
 from .service import service
 from .shm import shm
 from .stream import stream
+from .supervisor import supervisor
+from .top import top
 
 _EPILOG = """
 \b
@@ -33,9 +38,14 @@ Examples:
   tensorpool driver                   run the owner of all memory; see who holds leases
   tensorpool discover                 which streams there are, by name and tags
   tensorpool stream watch             every stream, live: rate, shape, bandwidth, drops
+  tensorpool top                      the whole system on one page: rates, drops, latency
+  tensorpool metrics                  the same figures for Prometheus and OpenTelemetry
   tensorpool record --all --out DIR   streams to disk, every sequence accounted for
   tensorpool replay DIR               a recording into the pools again, as it was
+  tensorpool pipeline run FILE        recordings to tables, with Spark
   tensorpool bridge                   carry streams to another host
+  tensorpool supervisor               see all of it, and steer consumers by rules
+  tensorpool ledger                   what became of every frame, on every path
   tensorpool service ls               which services run, and how to steer them
   tensorpool shm inspect PATH         what lies in shared memory, and whether it is sound
   tensorpool sbe decode message.bin   any message of the protocols as JSON
@@ -53,6 +63,9 @@ cli.add_command(demo)
 cli.add_command(discover)
 cli.add_command(doctor)
 cli.add_command(driver)
+cli.add_command(ledger)
+cli.add_command(pipeline)
+cli.add_command(metrics)
 cli.add_command(record)
 cli.add_command(recording)
 cli.add_command(replay)
@@ -61,6 +74,8 @@ cli.add_command(sbe)
 cli.add_command(service)
 cli.add_command(shm)
 cli.add_command(stream)
+cli.add_command(supervisor)
+cli.add_command(top)
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ class Connection:
         except MediaDriverUnavailable as error:
             raise _unavailable(error) from None
         # Who only looks is not looked at.
-        ctx._reports = Reports(latency=False, counters=False)
+        ctx._reports = Reports(latency=False, counters=False, accounts=False)
         with ctx:
             yield ctx
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 from rich.table import Table
-from rich.text import Text
 
 from ..context import Context
 from ..discovery import StreamFound
 from ..errors import DiscoveryError
 from .connection import Connection, connection_options
-from .screen import DIM, columns, console, size_text
+from .discover_picture import HEADS, Change, Picture, cells, changes_between
+from .screen import columns, console
 
 _ID = click.IntRange(0, 0xFFFF_FFFE)
 _EPILOG = """
@@ -62,28 +62,51 @@ def discover(to: Connection, watch: bool, period: float, count: int | None, **wa
 
 
 def _table(found: list[StreamFound]) -> Table:
-    table = columns(
-        "stream", "name", "tags", "source", "driver", "slots", "pools", "producer", right=("stream",)
-    )
+    table = columns(*HEADS, right=("stream",))
     for one in found:
-        table.add_row(
-            str(one.stream_id),
-            Text(one.name.encode("utf-8", "backslashreplace").decode()),
-            Text(" ".join(sorted(one.tags)).encode("utf-8", "backslashreplace").decode()),
-            "" if one.data_source_id is None else str(one.data_source_id),
-            one.driver_instance_id,
-            str(one.nslots),
-            " ".join(size_text(stride) for stride in one.pools),
-            str(one.producer_id) if one.has_producer else Text("none", style=DIM),
-        )
+        table.add_row(*cells(one))
     return table
 
 
 def _watch(ctx: Context, to: Connection, period: float, count: int | None, wanted: dict[str, Any]) -> None:
-    lines = 0
+    looks = _looks(ctx, to.timeout, period, wanted)
     try:
-        for what, one in _changes(ctx, to.timeout, period, wanted):
-            if to.as_json:
+        if sys.stdout.isatty() and not to.as_json and count is None:
+            _draw(looks)
+        else:
+            _tell(looks, count, as_json=to.as_json)
+    except KeyboardInterrupt:
+        return
+
+
+def _draw(looks: Iterator[list[Change] | DiscoveryError]) -> None:
+    """A picture for a person who looks on."""
+    from rich.live import Live
+
+    picture, screen = Picture(), console()
+    with Live(console=screen, auto_refresh=False) as live:
+        for found in looks:
+            now_s = time.monotonic()
+            if isinstance(found, DiscoveryError):
+                picture.trouble = f"{found}; still asking"
+            else:
+                picture.trouble = ""
+                picture.look(found, now_s)
+            live.update(picture.table(now_s), refresh=True)
+
+
+def _tell(looks: Iterator[list[Change] | DiscoveryError], count: int | None, *, as_json: bool) -> None:
+    """A line for each change: for programs, files, and a count of them."""
+    lines, is_lost = 0, False
+    for found in looks:
+        if isinstance(found, DiscoveryError):
+            if not is_lost:
+                click.echo(f"{found}; still asking", err=True)
+            is_lost = True
+            continue
+        is_lost = False
+        for what, one in found:
+            if as_json:
                 row = {"time_ns": str(time.time_ns()), "change": what, **one.as_json()}
                 click.echo(json.dumps(row))
             else:
@@ -93,32 +116,20 @@ def _watch(ctx: Context, to: Connection, period: float, count: int | None, wante
             lines += 1
             if lines == count:
                 return
-    except KeyboardInterrupt:
-        return
 
 
-def _changes(
+def _looks(
     ctx: Context, timeout: float, period: float, wanted: dict[str, Any]
-) -> Iterator[tuple[str, StreamFound]]:
-    """(arrived, changed or gone, stream), from look to look."""
-    known: dict[tuple[str, int], StreamFound] = {}
-    is_lost = False
+) -> Iterator[list[Change] | DiscoveryError]:
+    """What has changed from look to look; or why nobody could be asked."""
+    known: list[StreamFound] = []
     while True:
         try:
-            there = {one.key: one for one in ctx.discover(timeout=timeout, **wanted)}
+            there = ctx.discover(timeout=timeout, **wanted)
         except DiscoveryError as error:
             # A driver or registry that is restarted: what it knew is not gone for that.
-            if not is_lost:
-                click.echo(f"{error}; still asking", err=True)
-            is_lost = True
-            continue
-        is_lost = False
-        for key, one in there.items():
-            if key not in known:
-                yield "arrived", one
-            elif known[key] != one:
-                yield "changed", one
-        for key in known.keys() - there.keys():
-            yield "gone", known[key]
-        known = there
-        time.sleep(period)
+            yield error
+        else:
+            yield changes_between(known, there)
+            known = there
+            time.sleep(period)

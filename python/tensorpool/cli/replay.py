@@ -85,14 +85,42 @@ def replay(
             time_base=cast("TimeBase", clock), **options,
         ) as playing,
     ):  # fmt: skip
-        try:
-            _step(playing, as_json) if step else _watch(playing, as_json)
-        finally:
-            stats = playing.stats()
-            if as_json:
-                click.echo(json.dumps(stats.as_json()))
-            else:
-                click.echo(summary(stats), err=True)
+        _play(playing, step, as_json)
+
+
+def _play(playing: Replay, step: bool, as_json: bool) -> None:
+    """Until it ends. Whatever ends it, and whenever that comes: how it went is told, and once."""
+    told = False
+    try:
+        _step(playing, as_json) if step else _watch(playing, as_json)
+        with _deaf():
+            _tell(playing, as_json)
+            told = True
+    except BaseException:
+        if not told:
+            with _deaf():
+                _tell(playing, as_json)
+        raise
+
+
+def _tell(playing: Replay, as_json: bool) -> None:
+    """How it went."""
+    stats = playing.stats()
+    if as_json:
+        click.echo(json.dumps(stats.as_json()))
+    else:
+        click.echo(summary(stats), err=True)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """No signal to end comes through: a Ctrl-C in the instant of the report would leave none."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

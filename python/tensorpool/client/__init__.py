@@ -1,12 +1,12 @@
 """Producers and consumers: frames in, frames out, and the ledger of both."""
 
+from ..attributes.metadata import Metadata
 from .consumer import Consumer
 from .describing import MetadataTerms
 from .description import Description
 from .latency import Latency, Spread
 from .leased import LeasedProducer, LeaseTerms, wait_attached
 from .ledger import ConsumerLedger, Outcome, ProducerLedger
-from .metadata import Metadata
 from .phase import Phase
 from .producer import Producer
 from .reporting import Reports

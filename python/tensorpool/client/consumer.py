@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from .. import _native
+from ..attributes.metadata import BLOBS_KEY
 from ..errors import ForkedError, ReceiveTimeout
 from .latency import Latency
 from .ledger import ConsumerLedger
-from .metadata import BLOBS_KEY
 from .phase import Phase
 
 # How long one wait for an async reader lasts: the longest that closing may take.

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
+from ..attributes.dtypes import CARRIED, DTYPE_KEY, Extension, extension, name_of
+from ..attributes.metadata import BLOBS_KEY, TAGS_KEY, attribute
 from ..errors import UnsupportedDtype
 from ..sbe import Attribute, DataSourceAnnounce, DataSourceMeta
-from .dtypes import CARRIED, DTYPE_KEY, Extension, extension, name_of
-from .metadata import BLOBS_KEY, TAGS_KEY, attribute
 
 _MAX_ATTRIBUTES: Final = 0xFFFE
 _MAX_NAME_BYTES: Final = 1024

@@ -75,12 +75,13 @@ class TracedProducer(Producer):
     """A producer whose frames tell what they were made from: `offer(array, parents=[frame, …])`."""
 
     tracer: Tracer
+    _sources: frozenset[int] = frozenset()
 
     def offer(
         self, array: Any, *, parents: Iterable[_native.Frame | int] = (), trace_id: int = 0, **options: Any
     ) -> _native.Offered:
         """As without traces; `parents` are frames or trace ids. A trace id of your own goes as it is."""
-        given, named = (trace_id, []) if trace_id else self.tracer.begin(parents)
+        given, named = (trace_id, []) if trace_id else self._begin(parents)
         offered = super().offer(array, trace_id=given, **options)
         if named and offered.seq is not None:
             self._link(offered.seq, given, named)
@@ -96,11 +97,25 @@ class TracedProducer(Producer):
         **options: Any,
     ) -> _native.Slot:
         """As without traces; the parents are told when the slot is claimed."""
-        given, named = (trace_id, []) if trace_id else self.tracer.begin(parents)
+        given, named = (trace_id, []) if trace_id else self._begin(parents)
         slot = super().claim(shape, dtype, trace_id=given, **options)
         if named:
             self._link(slot.seq, given, named)
         return slot
+
+    def _begin(self, parents: Iterable[_native.Frame | int]) -> tuple[int, list[int]]:
+        parents = tuple(parents)
+        for one in parents:
+            if not isinstance(one, int) and one.stream_id not in self._sources:
+                self._note(one.stream_id)
+        return self.tracer.begin(parents)
+
+    def _note(self, stream_id: int) -> None:
+        """Tells those who watch which streams this one is made from."""
+        reporter = self._reporter
+        if reporter is not None:
+            reporter.note_source(stream_id)
+            self._sources |= {stream_id}
 
     def _link(self, seq: int, trace_id: int, parents: list[int]) -> None:
         epoch = self.epoch

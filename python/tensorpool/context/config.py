@@ -98,6 +98,12 @@ class ContextSettings:
         "came: key `latency` of `service:consumer:<stream>`.",
         default=True,
     )
+    tell_accounts: bool = setting(
+        "Producers and consumers tell their accounts on the services' status stream, once a hello period: "
+        "key `account` of `service:producer:<stream>` and `service:consumer:<stream>`. Supervisor and ledger "
+        "read them.",
+        default=True,
+    )
     aeron_counters: bool = setting(
         "A few numbers of producers and consumers stand among the media driver's counters: of up to 64 in a "
         "program.",

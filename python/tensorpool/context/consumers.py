@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from .. import _native
 from ..client import Consumer
 from ..errors import ConfigError
 from .endpoints import SHARED_CHANNEL, WithEndpoints, checked_stream_id
@@ -34,6 +35,7 @@ class WithConsumers(WithEndpoints, WithDiscovery):
         max_outstanding_seq_gap: int = 256,
         descriptor_stream_id: int | None = None,
         metadata_stream_id: int | None = None,
+        fallback_uri: str | None = None,
     ) -> Consumer:
         """A consumer of `stream_id`; it maps the stream when there is one, now or later.
 
@@ -41,6 +43,9 @@ class WithConsumers(WithEndpoints, WithDiscovery):
         there, for `find_timeout` seconds at most (`[discovery] timeout`), and attached to through its own
         driver. Raises StreamNotFound, AmbiguousStream if several streams fit, StreamElsewhere if it is
         another machine's.
+
+        Or of what a bridge sends, `fallback_uri="bridge://…"`: frames come off the network into memory of
+        this process alone, without a driver. Phase FALLBACK; the frames are those of any other consumer.
 
         `timeout` bounds each wait of an iteration. `policy="latest"` always gives the newest frame.
         `max_rate_hz` asks the producer for so many frames a second at most, evenly spaced by their own
@@ -51,6 +56,10 @@ class WithConsumers(WithEndpoints, WithDiscovery):
         `own_control=False` it is told on the shared control stream, where others can hear it too.
         """
         self._check_open()
+        if fallback_uri is not None:
+            if stream_id is not None or name is not None or tags:
+                raise ConfigError("fallback_uri names the stream: give neither an id, a name nor tags")
+            stream_id = _stream_of(fallback_uri)
         check_by_name(stream_id, name, tags)
         if stream_id is None:
             options: dict[str, Any] = {
@@ -69,13 +78,18 @@ class WithConsumers(WithEndpoints, WithDiscovery):
                 "metadata_stream_id": metadata_stream_id,
             }
             return self._consumer_by_name(
-                name, tags, find_timeout, lambda home, found: home.consumer(found, **options)
+                name,
+                tags,
+                find_timeout,
+                lambda home, found=None, **way: home.consumer(found, **way, **options),
             )
         if max_outstanding_seq_gap < 0:
             raise ConfigError(f"max_outstanding_seq_gap {max_outstanding_seq_gap}: use 0 or more frames")
         if policy not in ("stream", "latest"):
             raise ConfigError(f"policy {policy!r}: use 'stream' or 'latest'")
-        self._learn_period()
+        is_alone = self.mode == "standalone" or fallback_uri is not None
+        if not is_alone:
+            self._learn_period()
         wanted = self._streams.wishes(
             max_rate_hz=max_rate_hz,
             own_stream=own_stream,
@@ -97,8 +111,16 @@ class WithConsumers(WithEndpoints, WithDiscovery):
             wanted=wanted,
             idle=idle,
             latest_only=policy == "latest",
-            lease=None if self.mode == "standalone" else self._terms.native(may_create=False),
+            lease=None if is_alone else self._terms.native(may_create=False),
             metadata=self._metadata_ear(metadata_stream_id),
+            fallback_uri=fallback_uri,
         )
         consumer._timeout = timeout
         return self._ready(consumer)
+
+
+def _stream_of(fallback_uri: str) -> int:
+    try:
+        return _native.parse_fallback(fallback_uri)[3]
+    except ValueError as error:
+        raise ConfigError(f"fallback_uri {fallback_uri!r}: {error}") from None

@@ -37,7 +37,7 @@ class Event:
 
     media_driver_connected, media_driver_lost, mapped, unmapped, refused, aeron_error; on a driver attached,
     attach_refused, revoked, driver_shutdown, driver_lost; between a consumer and its producer declined,
-    fallback, fallback_over, fallback_refused, id_collision.
+    fallback, fallback_mapped, fallback_failed, fallback_over, fallback_refused, id_collision.
     """
 
     kind: str
@@ -92,6 +92,7 @@ class Context(WithProducers, WithConsumers, WithDiscovery, WithHistory):
         self._ears = {}
         self._discovery = discovery
         self._finder = None
+        self._own_finder = None
         self._siblings = {}
         self._closed = False
         self._knows_period = False

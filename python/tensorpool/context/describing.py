@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from .. import _native
+from ..attributes.metadata import describe
 from ..client.describing import MetadataTerms
-from ..client.metadata import describe
 from ..errors import ConfigError, MediaDriverUnavailable
 from ..transport import StreamIds
 

@@ -59,7 +59,7 @@ class WithEndpoints(WithServices, WithMetadata):
                     aeron_dir=self.aeron_dir,
                 )
             time.sleep(0.001)
-        if self.mode != "standalone":
+        if self.mode != "standalone" and endpoint.lease() is not None:
             try:
                 wait_attached(endpoint, self._terms, self._driver_answers)
             except BaseException:

@@ -31,6 +31,7 @@ from ..errors import (
 )
 from ..sbe import ShmPoolAnnounce
 from ..transport import StreamIds
+from .elsewhere import elsewhere, read_off_bridge
 from .host import Mode
 from .part import ContextPart
 
@@ -49,6 +50,7 @@ class WithDiscovery(ContextPart):
 
     _discovery: DiscoverySettings
     _finder: DiscoveryClient | None
+    _own_finder: DiscoveryClient | None
     _siblings: dict[int, Context]
     _sibling: Callable[..., Context]
     _terms: LeaseTerms
@@ -100,7 +102,7 @@ class WithDiscovery(ContextPart):
         name: str | None,
         tags: Sequence[str],
         timeout: float | None,
-        attach: Callable[[Context, int], Consumer],
+        attach: Callable[..., Consumer],
     ) -> Consumer:
         wanted = make_filter(name=name, tags=tags)
         deadline = time.monotonic() + self._patience(timeout)
@@ -116,7 +118,7 @@ class WithDiscovery(ContextPart):
             time.sleep(_AGAIN_S)
 
     def _try(
-        self, wanted: Filter, deadline: float, attach: Callable[[Context, int], Consumer]
+        self, wanted: Filter, deadline: float, attach: Callable[..., Consumer]
     ) -> Consumer | DiscoveryError | AttachError:
         """A consumer, or why there is none as yet. Raises what will not change."""
         remaining = deadline - time.monotonic()
@@ -124,23 +126,42 @@ class WithDiscovery(ContextPart):
             found = self._client().find(wanted, timeout=min(max(remaining, _SHORTEST_S), _ONE_QUESTION_S))
         except NoProvider as error:
             return error
-        here = [one for one in found if self._is_here(one) is not False]
-        if not here:
-            if found:
-                raise _elsewhere(found[0])
+        if not found:
             return StreamNotFound(f"no stream {_described(wanted)} was there in time; {_LOOK_FOR_IT}")
-        chosen = [one for one in here if one.has_producer] or here
-        if len(chosen) > 1:
-            raise AmbiguousStream(
-                f"{len(chosen)} streams are {_described(wanted)}: {', '.join(map(str, chosen))}; add tags, "
-                "or attach by stream id"
-            )
-        if self._is_here(chosen[0]) is None and not self._is_announced(chosen[0]):
-            return _elsewhere(chosen[0])
-        return self._attached(chosen[0], attach)
+        here = [one for one in found if self._is_here(one) is not False]
+        # What a bridge has brought here has the same name, and registries need not know of it.
+        here = here or self._brought_here(wanted, deadline)
+        if not here:
+            return self._from_elsewhere(_only(found, wanted), deadline, attach)
+        stream = _only(here, wanted)
+        if self._is_here(stream) is None and not self._is_announced(stream):
+            return self._from_elsewhere(stream, deadline, attach)
+        return self._attached(stream, attach)
+
+    def _brought_here(self, wanted: Filter, deadline: float) -> list[StreamFound]:
+        """What the driver here has of that name, where others were asked first."""
+        if self._discovery.channel is None or self.mode == "standalone":
+            return []
+        if self._own_finder is None:
+            own = replace(self._discovery, channel=None, replicas=(), response_channel=None)
+            to = routes(own, self.stream_ids.control)
+            self._own_finder = DiscoveryClient(self._conductor, to, client_id=own.client_id)
+        remaining = deadline - time.monotonic()
+        try:
+            return self._own_finder.find(wanted, timeout=min(max(remaining, _SHORTEST_S), _ONE_QUESTION_S))
+        except DiscoveryError:
+            return []
+
+    def _from_elsewhere(
+        self, stream: StreamFound, deadline: float, attach: Callable[..., Consumer]
+    ) -> Consumer | StreamElsewhere:
+        uri = stream.fallback_uri
+        if uri is None:
+            return elsewhere(stream)
+        return read_off_bridge(self, stream, uri, deadline, attach)  # type: ignore[arg-type]
 
     def _attached(
-        self, stream: StreamFound, attach: Callable[[Context, int], Consumer]
+        self, stream: StreamFound, attach: Callable[..., Consumer]
     ) -> Consumer | DiscoveryError | AttachError:
         if stream.layout_version != LAYOUT_VERSION:
             raise DiscoveryError(
@@ -177,14 +198,15 @@ class WithDiscovery(ContextPart):
 
     def _is_here(self, stream: StreamFound) -> bool | None:
         """Whether its driver is on this media driver; None if that cannot be said."""
-        if stream.needs_bridge or not is_ipc(stream.control_channel):
+        if not is_ipc(stream.control_channel):
             return False
         if self._discovery.channel is None:
             # The driver itself has said so, on its own control stream.
             return True
         place = place_on(self.aeron_dir, stream.control_stream_id)
         if place is None:
-            return None
+            # Who it is decides, if that can be told: on its own machine such a stream needs no bridge.
+            return False if stream.needs_bridge else None
         wanted = stream.driver_instance_id
         return place == wanted or place.endswith(f".{wanted}")
 
@@ -207,8 +229,9 @@ class WithDiscovery(ContextPart):
             ear.close()
 
     def _close_finder(self) -> None:
-        if self._finder is not None:
-            self._finder.close()
+        for finder in (self._finder, self._own_finder):
+            if finder is not None:
+                finder.close()
 
 
 _LOOK_FOR_IT = "see what there is with tensorpool discover"
@@ -230,10 +253,12 @@ def _described(wanted: Filter) -> str:
     return " and ".join(words)
 
 
-def _elsewhere(stream: StreamFound) -> StreamElsewhere:
-    return StreamElsewhere(
-        f"{stream} is not on this media driver, so that its memory cannot be mapped here; a bridge "
-        "(tensorpool bridge) brings it to this machine, under a stream id of its own",
-        stream_id=stream.stream_id,
-        driver_instance_id=stream.driver_instance_id,
-    )
+def _only(found: list[StreamFound], wanted: Filter) -> StreamFound:
+    """The one that is meant: the one with a producer, if only one has. Raises AmbiguousStream."""
+    chosen = [one for one in found if one.has_producer] or found
+    if len(chosen) > 1:
+        raise AmbiguousStream(
+            f"{len(chosen)} streams are {_described(wanted)}: {', '.join(map(str, chosen))}; add tags, "
+            "or attach by stream id"
+        )
+    return chosen[0]

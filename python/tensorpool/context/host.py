@@ -18,7 +18,7 @@ from ..driver import EmbeddedDriver, Holder
 from ..errors import DriverHeld
 
 _LOG = logging.getLogger(__name__)
-_NAMELESS_S, _LOOK_S = 2.0, 0.02
+_NAMELESS_S, _LOOK_S = 10.0, 0.02
 _STANDBY_S = 0.25
 
 Mode = Literal["auto", "driver", "embedded", "standalone"]
@@ -68,12 +68,15 @@ class DriverHost:
 
     def _embed_or_name(self) -> EmbeddedDriver:
         """Embeds one, or raises DriverHeld once its holder, who may just have come, has said who it is."""
-        deadline = time.monotonic() + _NAMELESS_S
+        nameless_since: float | None = None
         while True:
             try:
                 return self._embed()
             except DriverHeld as error:
-                if Holder.parse(error.holder) is not None or time.monotonic() > deadline:
+                # Counted from the first refusal: on a busy machine the attempt alone may take seconds.
+                now = time.monotonic()
+                nameless_since = now if nameless_since is None else nameless_since
+                if Holder.parse(error.holder) is not None or now - nameless_since > _NAMELESS_S:
                     raise
             time.sleep(_LOOK_S)
 

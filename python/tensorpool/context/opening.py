@@ -97,7 +97,9 @@ def open(
             progress_interval_ns=chosen.progress_interval_ns,
             progress_bytes=chosen.progress_step_bytes,
         ),
-        reports=Reports(latency=chosen.tell_latency, counters=chosen.aeron_counters),
+        reports=Reports(
+            latency=chosen.tell_latency, counters=chosen.aeron_counters, accounts=chosen.tell_accounts
+        ),
         connect_timeout=_seconds("connect_timeout", connect_timeout, aeron.connect_timeout_ns),
         driver_timeout=_seconds("driver_timeout", driver_timeout, aeron.driver_timeout_ns),
         announce_period=period,

@@ -6,27 +6,39 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import TensorPoolError
-from .reports import Role
 
 
 class DemoFailed(TensorPoolError):
     """A process of the demo ended early or did not answer."""
 
 
+class Told(Protocol):
+    """What a process is told when it starts."""
+
+    def arguments(self) -> list[str]: ...
+
+
 class Player:
     """A child process and the last thing it said of each kind."""
 
-    def __init__(self, name: str, module: str, role: Role, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        role: Told,
+        environment: Mapping[str, str],
+        prefix: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self._said: dict[str, dict[str, Any]] = {}
         self._before: dict[str, Any] | None = None
         self._changed = threading.Condition()
-        command = [sys.executable, "-m", f"tensorpool.demo.{module}", *role.arguments()]
+        command = [*prefix, sys.executable, "-m", f"tensorpool.demo.{module}", *role.arguments()]
         # Its own session: a Ctrl-C is the director's to handle, so that the ledger is still told.
         self._process = subprocess.Popen(
             command,

@@ -6,12 +6,14 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
 
+from ..ledger import Row
 from .books import EpochBook, all_faults, pages_of
 from .death import Death, kill_camera, note_camera_back, note_frames_again, note_viewers_told
 from .hurry import Hurry, hurry
@@ -29,9 +31,12 @@ from .tables import (
     recovered_lines,
     told_line,
 )
+from .whole_ledger import WholeLedger, listening, whole_faults, whole_table
 
 
-def run(*, seconds: float, fps: int, kill: bool, spark: bool, as_json: bool) -> bool:
+def run(
+    *, seconds: float, fps: int, kill: bool, spark: bool, as_json: bool, report: Path | None = None
+) -> bool:
     """True if every frame is accounted for."""
     console = Console(stderr=as_json, highlight=False)
     console.print("starting a driver, a camera, two viewers and a recorder: a process each")
@@ -41,7 +46,9 @@ def run(*, seconds: float, fps: int, kill: bool, spark: bool, as_json: bool) -> 
         performance = Performance(console, stage, asked)
         with Live(console=console, get_renderable=performance.picture, refresh_per_second=4):
             performance.play(seconds, kill=kill)
-        books, faults = performance.ledgers()
+        with listening(stage.aeron_dir) as whole:
+            books, faults = performance.ledgers(whole)
+        faults += whole_faults(performance.whole)
         console.print("\nchecking every frame of the recording, and playing it back", style="dim")
         recorded = look_at(stage.recording, stage.stream_id, performance.recovered)
         faults += recorded.faults(books)
@@ -51,10 +58,14 @@ def run(*, seconds: float, fps: int, kill: bool, spark: bool, as_json: bool) -> 
             console.print(f"no Spark query: {lacking}", style="dim")
         elif spark and not asked:
             console.print(
-                "a streaming query over the recording, with Spark: takes some seconds to start", style="dim"
+                "a streaming query and a pipeline over the recording, with Spark: takes a while",
+                style="dim",
             )
-            after.queried = query(stage.recording, stage.environment)
-            faults += after.queried.faults(sum(page.rows for page in recorded.pages))
+            after.page = report
+            page = stage.recording.with_name("report.html") if report is None else report.absolute()
+            after.queried = query(stage.recording, stage.environment, page)
+            faults += after.queried.faults(*recorded.totals())
+    after.whole = performance.whole
     _report(console, books, performance.death, recorded, after, faults, as_json=as_json)
     return not faults
 
@@ -65,6 +76,9 @@ class Afterwards:
 
     played: Played
     queried: Queried | None = None
+    page: Path | None = None
+    """Where the user wants the report."""
+    whole: list[Row] = field(default_factory=list)
 
 
 class Performance:
@@ -77,6 +91,8 @@ class Performance:
         self._asked = asked
         self._epochs: list[str] = []
         self._is_camera_dead = False
+        self.whole: list[Row] = []
+        """The ledger of the whole system, as somebody heard it who only listens."""
         self.recovered: list[str] = []
         """What the killed recorder had left open."""
 
@@ -138,7 +154,7 @@ class Performance:
         for line in lines:
             self._console.print(line)
 
-    def ledgers(self) -> tuple[list[EpochBook], list[str]]:
+    def ledgers(self, whole: WholeLedger) -> tuple[list[EpochBook], list[str]]:
         """Ends it in good order: the camera first, and viewers when they have drained the stream."""
         stage = self._stage
         filmed = None
@@ -149,6 +165,8 @@ class Performance:
         for viewer in stage.viewers:
             viewer.tell()
         seen = {viewer.name: viewer.wait_for("ledger", TIMEOUT_S) for viewer in stage.viewers}
+        # The recorder is asked, so it is asked before it ends.
+        self.whole = whole.rows()
         stage.tape.tell()
         stage.tape.wait_for("ledger", TIMEOUT_S)
         books = []
@@ -187,6 +205,7 @@ def _report(
             "recording": recorded.as_json(),
             "replay": after.played.as_json(),
             "spark": None if after.queried is None else after.queried.as_json(),
+            "whole_system": [row.as_json() for row in after.whole],
             "faults": faults,
         }
         json.dump(result, sys.stdout, indent=2)
@@ -195,11 +214,20 @@ def _report(
     console.print()
     console.print(ledger_table(books))
     console.print(recording_table(recorded))
+    console.print()
+    console.print(whole_table(after.whole))
+    console.print()
     for fault in faults:
         console.print(f"✗ {fault}", style="bold red")
     if not faults:
         console.print("✓ every frame is accounted for, none was torn", style="bold green")
+        console.print("✓ the ledger of the whole system is exact", style="bold green")
         console.print("✓ the recording was verified: every checksum, every pixel", style="bold green")
         console.print(f"✓ {played_words(after.played)}", style="bold green")
         if (queried := after.queried) is not None:
             console.print(f"✓ {queried}", style="bold green")
+            console.print(f"✓ {queried.tables_words()}", style="bold green")
+            kept = (
+                f"the page is {after.page}" if after.page else "keep the page: tensorpool demo --report FILE"
+            )
+            console.print(f"  {kept}", style="dim")

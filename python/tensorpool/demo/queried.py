@@ -1,4 +1,5 @@
-"""The recording as Spark sees it: counted and checked by a streaming query in a process of its own."""
+"""The recording as Spark sees it: counted and checked by a streaming query, and taken to tables by a
+pipeline."""
 
 from __future__ import annotations
 
@@ -21,19 +22,35 @@ _TIMEOUT_S = 300.0
 class Queried:
     frames: int
     equal: int
+    tables: dict[str, Any]
+    """What the pipeline's gold table counts: `frames`, `drops` by reason, `rejected`; rows of `silver`."""
 
     def __str__(self) -> str:
         return f"a streaming query of Spark: {self.frames:,} frames, {self.equal:,} checksums equal"
 
-    def faults(self, rows: int) -> list[str]:
+    def tables_words(self) -> str:
+        drops = ", ".join(f"{reason} {count:,}" for reason, count in sorted(self.tables["drops"].items()))
+        missing = f"missing: {drops or 'none'}; as in the ledger"
+        return f"a pipeline to gold tables and a report page: {self.tables['frames']:,} frames, {missing}"
+
+    def faults(self, rows: int, gaps: Mapping[str, int]) -> list[str]:
         if self.frames != rows:
             return [f"Spark counts {self.frames} frames of {rows} that were recorded"]
         if self.equal != rows:
             return [f"Spark finds {rows - self.equal} frames with another checksum than was recorded"]
-        return []
+        found = self.tables
+        if (found["frames"], found["silver"], found["rejected"]) != (rows, rows, 0):
+            return [f"the gold table has {found['frames']} frames and {found['rejected']} rejects, of {rows}"]
+        missing = {reason: count for reason, count in gaps.items() if count}
+        if found["drops"] != missing:
+            return [f"the gold table counts drops {found['drops']}, and the ledger {missing}"]
+        page = found["report"]
+        if (page["frames"], page["drops"]) != (rows, missing):
+            return [f"the report has {page['frames']} frames and drops {page['drops']}, of {rows}, {missing}"]
+        return [f"the report: {fault}" for fault in page["faults"]]
 
     def as_json(self) -> dict[str, Any]:
-        return {"frames": self.frames, "equal": self.equal}
+        return {"frames": self.frames, "equal": self.equal, "tables": self.tables}
 
 
 def missing() -> str | None:
@@ -45,9 +62,9 @@ def missing() -> str | None:
     return None
 
 
-def query(root: Path, environment: Mapping[str, str]) -> Queried:
+def query(root: Path, environment: Mapping[str, str], page: Path) -> Queried:
     done = subprocess.run(
-        [sys.executable, "-m", "tensorpool.demo.query", str(root)],
+        [sys.executable, "-m", "tensorpool.demo.query", str(root), str(page)],
         env=environment,
         capture_output=True,
         text=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,13 @@ class Recorded:
             # A killed camera may have committed a frame that it never told anyone of.
             elif not 0 <= book.committed - (page.first_seq + page.span) <= int(book.was_killed):
                 yield f"epoch {page.epoch}: {book.committed} frames, and the recording ends elsewhere"
+
+    def totals(self) -> tuple[int, dict[str, int]]:
+        """Rows, and what is missing by reason, of all epochs."""
+        gaps: Counter[str] = Counter()
+        for page in self.pages:
+            gaps.update(page.gaps)
+        return sum(page.rows for page in self.pages), dict(gaps)
 
     def as_json(self) -> dict[str, Any]:
         return {

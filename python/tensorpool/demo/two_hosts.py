@@ -1,195 +1,182 @@
-"""`tensorpool demo --hosts 2`: a camera on one host, a viewer on another, a bridge between them.
+"""`tensorpool demo --hosts 2`: a camera on one host, a viewer and a recorder on another, and a bridge.
 
-The hosts are two media drivers with memory of their own; all that one knows of the other comes over UDP on
-loopback.
+The hosts are two processes with a media driver, a driver and memory each, in network namespaces of their own
+where that is permitted. The ledger joins what all of them counted.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from ..bridge import BridgeAgent, BridgeSettings
-from ..client import Consumer, Producer
-from ..context import open as open_context
-from ..context.context import Context
-from ..errors import FrameOverwritten
-from ..runtime.config import Config
-from ..runtime.runner import Runner
-from .scene import DTYPE, FRAME_BYTES, NSLOTS, POOL, SHAPE, draw, is_whole
+from .cast import Player
+from .host import DEST, Name, Place
+from .hurry import Hurry, hurry
+from .recorded import Recorded, look_at
+from .scene import FRAME_BYTES
+from .wire import Wire, make_wire
 
-_SOURCE, _DEST = 10_000, 50_000
-_UP_S: Final = 30.0
+_UP_S: Final = 60.0
 _SETTLE_S: Final = 30.0
+_QUIET_S: Final = 0.6
 
 
 def run(*, seconds: float, fps: int, as_json: bool) -> bool:
     """True if every frame is accounted for, and none had a wrong byte."""
-    with ExitStack() as stack:
-        temporary = tempfile.TemporaryDirectory(prefix=f"tensorpool-demo-{os.getpid()}-", dir="/dev/shm")
-        base = Path(stack.enter_context(temporary))
-        before = os.environ.get("XDG_STATE_HOME")
-        # Locks and epoch marks go there too: the demo touches nothing of the user's.
-        os.environ["XDG_STATE_HOME"] = str(base / "state")
-        stack.callback(_put_back, before)
-        film = _Film(stack, base)
-        _say(as_json, "two hosts, a bridge between them: filming…")
-        film.shoot(seconds, fps)
-        result = film.books()
+    with hurry() as asked, ExitStack() as stack:
+        wire = make_wire(stack)
+        if not as_json:
+            click.echo(f"two hosts ({wire.words}), a bridge between them: filming…", err=True)
+        result = _Film(stack, wire, seconds, fps, asked).shot()
     if as_json:
         click.echo(json.dumps(result, indent=2))
     else:
-        dropped = result["dropped"]
-        click.echo(
-            f"published {result['published']} = delivered {result['delivered']} + dropped by the sender "
-            f"{dropped['sender']}, the network {dropped['network']}, the receiver {dropped['receiver']}"
-        )
-        click.echo(
-            f"the viewer on the other host saw {result['seen']} frames of {FRAME_BYTES / 1024:.0f} KiB, "
-            f"{result['wrong']} of them with a wrong byte; {result['rate_mib']:.0f} MiB/s"
-        )
+        _tell(result)
     return bool(result["adds_up"])
 
 
-def _put_back(before: str | None) -> None:
-    if before is None:
-        del os.environ["XDG_STATE_HOME"]
-    else:
-        os.environ["XDG_STATE_HOME"] = before
-
-
-def _say(as_json: bool, text: str) -> None:
-    if not as_json:
-        click.echo(text, err=True)
-
-
-def _channel() -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.bind(("127.0.0.1", 0))
-        return f"aeron:udp?endpoint=127.0.0.1:{one.getsockname()[1]}"
+def _tell(result: dict[str, Any]) -> None:
+    dropped, recorded = result["dropped"], result["recorder"]
+    click.echo(
+        f"published {result['published']} = delivered {result['delivered']} + dropped by the sender "
+        f"{dropped['sender']}, the network {dropped['network']}, the receiver {dropped['receiver']}"
+    )
+    click.echo(
+        f"the viewer on the other host saw {result['seen']} frames of {FRAME_BYTES / 1024:.0f} KiB, "
+        f"{result['wrong']} of them with a wrong byte; {result['rate_mib']:.0f} MiB/s"
+    )
+    click.echo(
+        f"the recorder there has {recorded['rows']} of them and {recorded['missing']} gaps; "
+        f"{recorded['torn']} torn"
+    )
+    for path in result["whole_system"]:
+        lost = (
+            ", ".join(f"{reason} {count}" for reason, count in path["dropped"].items() if count) or "nothing"
+        )
+        click.echo(
+            f"  stream {path['stream_id']}, {path['path']}: published {path['published']}, delivered "
+            f"{path['delivered']}, dropped {lost}: {path['verdict']}"
+        )
+    for fault in result["faults"]:
+        click.echo(f"does not add up: {fault}", err=True)
 
 
 class _Film:
     """Both hosts, and what happens on them."""
 
-    def __init__(self, stack: ExitStack, base: Path) -> None:
-        self._stack = stack
-        self.seen = self.wrong = self.late = 0
-        self._elapsed = 1.0
-        here, there = (self._host(base, name) for name in ("camera", "lab"))
-        ways = {"payload_channel": _channel(), "control_channel": _channel(), "metadata_channel": _channel()}
-        self._receiver = self._bridge(there, "receive", ways)
-        self._sender = self._bridge(here, "send", ways)
-        self._producer: Producer = stack.enter_context(
-            here.producer(_SOURCE, pools=[POOL], nslots=NSLOTS, name="demo camera")
-        )
-        self._consumer: Consumer = stack.enter_context(there.consumer(_DEST))
-        self._until(self._is_up, _UP_S)
+    def __init__(self, stack: ExitStack, wire: Wire, seconds: float, fps: int, asked: Hurry) -> None:
+        memory = tempfile.TemporaryDirectory(prefix=f"tensorpool-demo-{os.getpid()}-", dir="/dev/shm")
+        disk = tempfile.TemporaryDirectory(prefix=f"tensorpool-demo-{os.getpid()}-")
+        base = Path(stack.enter_context(memory))
+        self.recording = Path(stack.enter_context(disk)) / "recording"
+        self._seconds, self._asked, self._namespaces = seconds, asked, bool(wire.prefixes[0])
+        players = []
+        names: tuple[Name, Name] = ("camera", "lab")
+        for name, prefix in zip(names, wire.prefixes, strict=True):
+            at = base / name
+            at.mkdir(mode=0o700)
+            place = Place(name, str(at), str(self.recording), wire.channels, seconds, fps)
+            # Locks and epoch marks go there too: the demo touches nothing of the user's.
+            environment = {**os.environ, "XDG_STATE_HOME": str(at / "state")}
+            player = Player(f"{name}'s host", "host", place, environment, prefix=prefix)
+            stack.callback(player.end)
+            stack.callback(asked.closing)
+            players.append(player)
+        self._camera, self._lab = players
 
-    def _host(self, base: Path, name: str) -> Context:
-        place = base / name
-        place.mkdir(mode=0o700)
-        ctx = open_context(
-            "embedded",
-            aeron_dir=place / "aeron",
-            shm_base_dir=place,
-            namespace=name,
-            announce_period=0.2,
-        )
-        return self._stack.enter_context(ctx)
-
-    def _bridge(self, ctx: Context, direction: str, ways: dict[str, str]) -> BridgeAgent:
-        mapping = {"source_stream_id": _SOURCE, "dest_stream_id": _DEST}
-        table = {"instance_id": direction, "direction": direction, "mappings": [mapping], **ways}
-        settings = Config.load(BridgeSettings, tables={"bridge": table}, environ={})[BridgeSettings]
-        agent = BridgeAgent(ctx, settings)
-        runner = Runner(agent)
-        runner.start()
-        self._stack.callback(runner.close)
-        return agent
-
-    def _is_up(self) -> bool:
-        sent, received = self._sender.rows()[0], self._receiver.rows()[0]
-        return bool(
-            sent["connected"]
-            and self._producer.is_connected
-            and sent["epoch"] == received["source_epoch"] == str(self._producer.epoch)
-            and received["destination"] == "attached"
-            and str(self._consumer.epoch) == received["epoch"]
-        )
-
-    def _until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.005)
-        return True
-
-    def shoot(self, seconds: float, fps: int) -> None:
+    def shot(self) -> dict[str, Any]:
+        """Films, and joins the books when all is told."""
+        self._lab.wait_for("there", _UP_S)
+        epoch = self._camera.wait_for("ready", _UP_S)["epoch"]
+        self._lab.wait_for(f"mapped-{epoch}", _UP_S)
         began = time.monotonic()
-        number = 0
-        while (now := time.monotonic()) < began + seconds:
-            if now >= began + number / fps:
-                with self._producer.claim(SHAPE, DTYPE) as slot:
-                    draw(slot.array, slot.seq)
-                number += 1
-            if not self._look():
-                time.sleep(0.0002)
-        self._elapsed = time.monotonic() - began
+        self._camera.tell()
+        while self._camera.heard("ledger") is None:
+            self._camera.check_alive()
+            self._lab.check_alive()
+            if self._asked:
+                self._camera.tell("enough")
+                break
+            time.sleep(0.02)
+        camera = self._camera.wait_for("ledger", self._seconds + _UP_S)
+        elapsed = time.monotonic() - began
+        self._settle(camera["committed"])
+        self._lab.tell("enough")
+        lab = self._lab.wait_for("ledger", _UP_S)
+        self._camera.tell("enough")
+        camera |= self._camera.wait_for("whole", _UP_S)
+        return self._books(camera, lab, look_at(self.recording, DEST, []), elapsed)
 
-    def _look(self) -> int:
-        frames = self._consumer.poll()
-        for frame in frames:
-            try:
-                with frame:
-                    whole = is_whole(frame.array, frame.seq)
-            except FrameOverwritten:
-                self.late += 1
-                continue
-            self.seen += 1
-            self.wrong += not whole
-        return len(frames)
+    def _settle(self, committed: int) -> None:
+        """Until the other end has the account of the last frame, and nothing is on the way."""
+        deadline = time.monotonic() + _SETTLE_S
+        before, since = None, time.monotonic()
+        while (now := time.monotonic()) < deadline:
+            sample = self._lab.sample()
+            standing = (sample.get("ledger"), sample.get("frames"), sample.get("rows"))
+            if standing != before:
+                before, since = standing, now
+            is_told = (sample.get("ledger") or {}).get("published") == committed
+            if is_told and now - since > _QUIET_S:
+                break
+            self._lab.check_alive()
+            time.sleep(0.05)
 
-    def books(self) -> dict[str, Any]:
-        """When all is told and nothing is on the way any more."""
-        committed = self._producer.ledger().committed
-
-        def is_told() -> bool:
-            self._look()
-            ledger = self._receiver.rows()[0]["ledger"]
-            return bool(ledger and ledger["published"] == committed)
-
-        told = self._until(is_told, _SETTLE_S)
-        time.sleep(0.3)
-        self._look()
-        row = self._receiver.rows()[0]
-        ledger = row["ledger"]
-        consumer = self._consumer.ledger()
-        adds_up = (
-            told
-            and ledger["exact"]
-            and ledger["published"] == ledger["delivered"] + sum(ledger["dropped"].values())
-            and ledger["dropped"]["network"] >= 0
-            and consumer.balanced
-            and self.wrong == 0
-            and self.seen == consumer.received
-        )
+    def _books(
+        self, camera: dict[str, Any], lab: dict[str, Any], found: Recorded, elapsed: float
+    ) -> dict[str, Any]:
+        ledger = lab["bridge"]
+        recorded = {
+            "rows": sum(one["rows"] for one in lab["recorder"]),
+            "missing": sum(sum(one["gaps"].values()) for one in lab["recorder"]),
+            "torn": found.torn,
+            "problems": found.problems,
+        }
+        faults = list(_faults(camera, lab, recorded))
         return {
             **ledger,
-            "committed": committed,
-            "seen": self.seen,
-            "viewer_dropped": {name: n for name, n in consumer.dropped.items() if n},
-            "wrong": self.wrong,
-            "rate_mib": ledger["delivered"] * FRAME_BYTES / self._elapsed / (1 << 20),
-            "adds_up": adds_up,
+            "committed": camera["committed"],
+            "seen": lab["seen"],
+            "wrong": lab["wrong"],
+            "viewer": lab["viewer"],
+            "recorder": recorded,
+            "whole_system": camera["paths"] + lab["paths"],
+            "namespaces": self._namespaces,
+            "rate_mib": ledger["delivered"] * FRAME_BYTES / elapsed / (1 << 20),
+            "faults": faults,
+            "adds_up": not faults,
         }
+
+
+def _faults(camera: dict[str, Any], lab: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
+    """Nothing, if every frame is somewhere and only there."""
+    ledger, viewer = lab["bridge"], lab["viewer"]
+    dropped = ledger["dropped"]
+    checks = {
+        "the bridge's account is not exact": ledger["exact"],
+        "frames that the camera made and the bridge has not heard of": (
+            ledger["published"] == camera["committed"] and camera["balanced"]
+        ),
+        "published is not delivered + dropped": (
+            ledger["published"] == ledger["delivered"] + sum(dropped.values()) and dropped["network"] >= 0
+        ),
+        "the viewer's ledger": viewer["balanced"] and lab["seen"] == viewer["received"],
+        "frames that were delivered and neither seen nor dropped by the viewer": (
+            lab["seen"] + sum(viewer["dropped"].values()) == viewer["span"]
+            and viewer["span"] >= ledger["delivered"] >= lab["seen"]
+        ),
+        "the recorder's ledger": all(one["balanced"] for one in lab["recorder"]),
+        "the recorder's span is another than the viewer's": (
+            recorded["rows"] + recorded["missing"] == viewer["span"]
+        ),
+        "frames with a wrong byte": lab["wrong"] == recorded["torn"] == 0 and not recorded["problems"],
+    }
+    found = [what for what, holds in checks.items() if not holds]
+    return found + [fault for host in (camera, lab) for fault in host["faults"]]

@@ -42,6 +42,13 @@ class PlanWords:
     def __contains__(self, stream_id: int) -> bool:
         return stream_id in self._said
 
+    def is_own(self, stream_id: int, message: bytes) -> bool:
+        """Whether words of metadata version 0 are the driver's: its plan's, or another's of a stream of which
+        the plan says nothing, as a bridge brings them along."""
+        said = self._said.get(stream_id)
+        messages = () if said is None else self._messages(stream_id, said)
+        return not messages or message in messages
+
     def put(self, stream_id: int, epoch: int, producer_id: int, now_ns: int) -> tuple[bytes, ...]:
         """A stream is announced under that epoch from now on. Returns what is to be said of it at once."""
         said = self._said[stream_id] = _Said(None, epoch, producer_id)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ..discovery.endpoints import channels_fault
+from ..discovery.text import tags_fault
 from ..discovery.words import MAX_DATA_SOURCE_ID
 from ..errors import ConfigError
 from ..runtime.config import DurationNs, FileMode, Secret, SizeBytes, parse_duration, setting, settings, table
@@ -48,10 +49,6 @@ def _visible(text: str) -> str | None:
     return None if not text or (text.isprintable() and text == text.strip()) else "use visible characters"
 
 
-def _all_visible(texts: Sequence[str]) -> str | None:
-    return next((fault for text in texts if (fault := _visible(text) or (not text and "is empty"))), None)
-
-
 def _instance_fault(text: str) -> str | None:
     if not text or _INSTANCE.fullmatch(text):
         return None
@@ -72,7 +69,7 @@ class StreamSettings:
     pools: tuple[SizeBytes, ...] = setting(
         "Size classes of payloads, each a power of two.", default=DEFAULT_STRIDES, check=pools_fault
     )
-    tags: tuple[str, ...] = setting("Words to find it by.", default=(), check=_all_visible)
+    tags: tuple[str, ...] = setting("Words to find it by.", default=(), check=tags_fault)
     data_source_id: int | None = setting(
         "A number to find it by, as a catalogue of sources has it.",
         default=None,

@@ -11,7 +11,15 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from .. import _native
-from ..discovery import DiscoveryCounters, DiscoveryIndex, DiscoveryProvider, DriverIdentity, Intake
+from ..discovery import (
+    DiscoveryCounters,
+    DiscoveryIndex,
+    DiscoveryProvider,
+    DriverIdentity,
+    Intake,
+    stream_of,
+)
+from ..discovery.intake import is_by_driver
 from ..sbe.wire import ClockDomain, PayloadPool, ShmPoolAnnounce
 from ..service import ServiceStreams
 from ..transport import StreamIds
@@ -118,11 +126,18 @@ class EmbeddedDiscovery:
             self._intake.hear(message, now_ns)
         for ear, others in self._ears:
             for message in ear.poll(_POLL_LIMIT):
-                if self._intake.hear(message, now_ns):
+                if self._is_disputed(message):
+                    self.counters.foreign.add()
+                elif self._intake.hear(message, now_ns):
                     for other in others:
                         # Lost where nobody listens; it comes again in a period.
                         other.offer(message)
         return 0 if self._provider is None else self._provider.do_work(now_ns)
+
+    def _is_disputed(self, message: bytes) -> bool:
+        """Whether somebody else says what only the driver's own plan has to say."""
+        stream_id = stream_of(message)
+        return stream_id is not None and is_by_driver(message) and not self._words.is_own(stream_id, message)
 
     def close(self) -> None:
         self._stack.close()

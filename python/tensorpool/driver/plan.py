@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from ..discovery.text import tags_fault
 from ..discovery.words import MAX_DATA_SOURCE_ID
 from ..errors import ConfigError
 from ..runtime.config import format_size
@@ -23,7 +24,6 @@ HEADER_SLOT_BYTES: Final = 256
 SUPERBLOCK_BYTES: Final = 64
 LAYOUT_VERSION: Final = 1
 _MAX_NAME = 256
-_MAX_TAGS = 64
 _PRIVATE: Final = Access()
 
 
@@ -274,9 +274,9 @@ def _name_fault(name: Any) -> str | None:
 def _tags_fault(tags: Any) -> str | None:
     if tags is None:
         return None
-    if not isinstance(tags, list | tuple) or len(tags) > _MAX_TAGS:
-        return f"tags {tags!r}: use a list of up to {_MAX_TAGS} words"
-    return next((fault for one in tags if (fault := _name_fault(one or 0)) is not None), None)
+    if not isinstance(tags, list | tuple) or not all(isinstance(one, str) for one in tags):
+        return f"tags {tags!r}: use a list of words"
+    return tags_fault(tags)
 
 
 def _source_fault(number: Any) -> str | None:

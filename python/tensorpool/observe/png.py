@@ -31,11 +31,24 @@ class NoPicture(TensorPoolError, ValueError):
 
 
 def to_pixels(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """(height, width) or (height, width, channels), of 8 or 16 bits.
+    """(height, width) or (height, width, channels), of 8 or 16 bits: `picture_in`, as pixels.
 
     uint8 and uint16 stay as they are, booleans become black and white, everything else is stretched from its
-    least to its greatest value. Channels may come first, as in (3, height, width). Leading dimensions of
-    size 1 go; of a stack of pictures the first one is taken.
+    least to its greatest value.
+    """
+    picture = picture_in(array)
+    if picture.dtype == np.bool_:
+        return np.where(picture, 255, 0).astype(np.uint8)
+    if picture.dtype in (np.uint8, np.uint16):
+        return picture
+    return _stretched(picture)
+
+
+def picture_in(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The part of an array that is (height, width) or (height, width, channels), without a copy.
+
+    Channels may come first, as in (3, height, width). Leading dimensions of size 1 go; of a stack of pictures
+    the first one is taken.
     """
     picture = array
     while picture.ndim > 2 and not (picture.ndim == 3 and (_is_colour(picture) or _is_planar(picture))):
@@ -48,11 +61,7 @@ def to_pixels(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         picture = np.moveaxis(picture, 0, -1)
     if picture.ndim == 3 and picture.shape[-1] == 1:
         picture = picture[..., 0]
-    if picture.dtype == np.bool_:
-        return np.where(picture, 255, 0).astype(np.uint8)
-    if picture.dtype in (np.uint8, np.uint16):
-        return picture
-    return _stretched(picture)
+    return picture
 
 
 def _is_colour(picture: npt.NDArray[Any]) -> bool:

@@ -29,6 +29,7 @@ PRIMITIVES: Mapping[str, tuple[str, int]] = MappingProxyType(
 
 SCHEMA_NAMES = (
     "wire-900",
+    "wire-900-r2",
     "driver-901",
     "driver-901-r2",
     "bridge-902",

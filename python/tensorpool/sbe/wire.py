@@ -130,6 +130,22 @@ class ConsumerConfig(Message):
     control_channel: str = ""
 
 
+@message("wire-900-r2", "ConsumerConfig")
+class ConsumerConfigR2(Message):
+    """With a supervisor's rate, which others skip."""
+
+    stream_id: int
+    consumer_id: int
+    use_shm: bool
+    mode: Mode
+    descriptor_stream_id: int = 0
+    control_stream_id: int = 0
+    max_rate_hz: int | None = None
+    payload_fallback_uri: str = ""
+    descriptor_channel: str = ""
+    control_channel: str = ""
+
+
 @message("wire-900")
 class FrameDescriptor(Message):
     stream_id: int

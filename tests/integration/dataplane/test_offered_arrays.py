@@ -305,7 +305,9 @@ def test_a_buffer_of_something_else_is_refused_with_a_way_out(shared_stream, sou
         shared_stream.producer.offer(source)
 
 
-@pytest.mark.parametrize("thing", [5, 1.5, "text", None, [1, 2], {"a": 1}, object()], ids=repr)
+@pytest.mark.parametrize(
+    "thing", [5, 1.5, "text", None, [1, 2], {"a": 1}, object()], ids=lambda thing: type(thing).__name__
+)
 def test_what_holds_no_memory_is_refused(shared_stream, thing) -> None:
     with pytest.raises(TypeError, match="offer a numpy array, or anything with the buffer protocol"):
         shared_stream.producer.offer(thing)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tensorpool.client.dtypes import CARRIED, extension
+from tensorpool.attributes.dtypes import CARRIED, extension
 
 from .conftest import DEADLINE_S, Stage
 

@@ -31,4 +31,5 @@ def test_a_producer_has_no_latency_to_tell(latency: bool) -> None:
         """Neither a consumer nor anything else that would be asked."""
 
     endpoint: _native.Producer = Plain()  # type: ignore[assignment]
-    assert Reports(latency=latency, counters=False).begin(endpoint, ("aeron:ipc", 4001), 1) is None
+    reports = Reports(latency=latency, counters=False, accounts=False)
+    assert reports.begin(endpoint, ("aeron:ipc", 4001), 1) is None

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensorpool as tp
-from tensorpool.client import dtypes
+from tensorpool.attributes import dtypes
+from tensorpool.attributes.metadata import BLOBS_KEY, TAGS_KEY, Metadata, attribute, describe
 from tensorpool.client.description import Description
-from tensorpool.client.metadata import BLOBS_KEY, TAGS_KEY, Metadata, attribute, describe
 from tensorpool.sbe import Attribute, DataSourceAnnounce, DataSourceMeta
 
 VALUES: st.SearchStrategy[Any] = st.recursive(

@@ -87,3 +87,17 @@ def test_a_name_that_is_too_long_for_the_wire_is_left_out() -> None:
     announce, _ = map(decode, words.put(1, 50, 9, 0))
     assert isinstance(announce, DataSourceAnnounce)
     assert announce.name == ""
+
+
+def test_what_others_say_of_a_stream_holds_where_the_plan_says_nothing() -> None:
+    plans = {1: plan(1, "camera"), 2: plan(2)}
+    words = PlanWords(plans.get, period_ns=PERIOD_NS)
+    own = words.put(1, 50, 9, 0)
+    words.put(2, 50, 9, 0)
+    foreign = DataSourceAnnounce(stream_id=1, producer_id=9, epoch=50, meta_version=0, name="far").encode()
+    assert all(words.is_own(1, message) for message in own)
+    assert not words.is_own(1, foreign)
+    assert words.is_own(2, foreign)
+    plans[1] = replace(plans[1], name="after")
+    # What the plan said before is no longer its word.
+    assert not words.is_own(1, own[0])

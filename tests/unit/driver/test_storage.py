@@ -168,10 +168,10 @@ def take_region_lock(descriptor: int) -> None:
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
 
 
-def test_a_thousand_producer_restarts_leave_one_directory(shelf: Shelf, plan: StreamPlan) -> None:
+def test_any_number_of_producer_restarts_leaves_one_directory(shelf: Shelf, plan: StreamPlan) -> None:
     small = replace(plan, layout=layout(1, 64))
     live = shelf.assign(small, shelf.make(small))
-    for _ in range(1000):
+    for _ in range(1000 if os.environ.get("TENSORPOOL_TEST_LONG") == "1" else 250):
         fresh = shelf.make(small)
         shelf.remove(small, live)
         live = shelf.assign(small, fresh)

@@ -24,6 +24,8 @@ DEFAULTS = {
     ("ConsumerHello", "control_stream_id"): 0,
     ("ConsumerConfig", "descriptor_stream_id"): 0,
     ("ConsumerConfig", "control_stream_id"): 0,
+    ("ConsumerConfigR2", "descriptor_stream_id"): 0,
+    ("ConsumerConfigR2", "control_stream_id"): 0,
     ("MetaBlobAnnounce", "checksum"): 0,
     ("MetaBlobComplete", "checksum"): 0,
     ("ShmRegionSuperblock", "magic"): sbe.MAGIC,

@@ -30,6 +30,7 @@ BLOCKS = {
     ("wire-900", "ShmRegionSuperblock"): (50, 64),
     ("wire-900", "SlotHeader"): (51, 60),
     ("wire-900", "TensorHeader"): (52, 184),
+    ("wire-900-r2", "ConsumerConfig"): (3, 22),
     ("driver-901", "ShmAttachRequest"): (1, 24),
     ("driver-901", "ShmAttachResponse"): (2, 51),
     ("driver-901", "ShmDetachRequest"): (3, 25),

@@ -97,6 +97,7 @@ RESERVED = frozenset(
         "service",
         "shm",
         "supervisor",
+        "metrics",
         "top",
     }
 )

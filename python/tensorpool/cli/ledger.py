@@ -1,0 +1,137 @@
+"""`tensorpool ledger`: what became of every frame, on every path."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import click
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ..context import Context
+from ..ledger import LiveLedger, Row, Verdict
+from .connection import Connection, connection_options
+from .screen import BAD, DIM, GOOD, WARN, columns, console
+
+_EPILOG = """
+\b
+Examples:
+  tensorpool ledger                once; exit status 1 on a mismatch
+  tensorpool ledger --watch        live, until Ctrl-C
+  tensorpool ledger --stream 10000 --json
+"""
+_STYLES = {
+    Verdict.EXACT: GOOD,
+    Verdict.WAITING: DIM,
+    Verdict.SETTLING: WARN,
+    Verdict.MISMATCH: BAD,
+    Verdict.GONE: DIM,
+}
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--watch", "is_live", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("--stream", "stream_ids", type=click.IntRange(1), multiple=True, help="Only this stream.")
+@click.option(
+    "--settle",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(0, 3600),
+    help="Seconds to wait for exact figures.",
+)
+@connection_options
+def ledger(to: Connection, is_live: bool, stream_ids: tuple[int, ...], settle: float) -> None:
+    """Show that published = delivered + dropped by reason, for every stream and path.
+
+    Joins what producers, consumers, recorders and bridges tell. What does not fit, and goes on not to fit, is
+    a mismatch: exit status 1.
+    """
+    with to.context() as ctx:
+        rows = _watch(ctx, stream_ids, to.as_json) if is_live else _once(ctx, stream_ids, settle, to.as_json)
+    wrong = [row for row in rows if row.verdict is Verdict.MISMATCH]
+    for row in wrong:
+        click.echo(f"mismatch: stream {row.stream_id}, {row.path} {row.who}: {row.problem}", err=True)
+    if not rows:
+        click.echo("nobody tells: no producer, consumer, recorder or bridge was heard", err=True)
+    if wrong:
+        sys.exit(1)
+
+
+def _chosen(live: LiveLedger, stream_ids: tuple[int, ...]) -> list[Row]:
+    return [row for row in live.rows() if not stream_ids or row.stream_id in stream_ids]
+
+
+def _once(ctx: Context, stream_ids: tuple[int, ...], settle: float, as_json: bool) -> list[Row]:
+    with LiveLedger(ctx) as live:
+        live.settle(settle)
+        rows = _chosen(live, stream_ids)
+    if as_json:
+        click.echo(json.dumps([row.as_json() for row in rows], indent=2))
+    else:
+        console().print(ledger_table(rows))
+    return rows
+
+
+def _watch(ctx: Context, stream_ids: tuple[int, ...], as_json: bool) -> list[Row]:
+    screen = console()
+    rows: list[Row] = []
+    with LiveLedger(ctx) as live:
+        try:
+            if as_json or not screen.is_terminal:
+                while True:
+                    live.listen(1.0)
+                    rows = _chosen(live, stream_ids)
+                    at = {"time_ns": str(time.time_ns())}
+                    for row in rows:
+                        click.echo(json.dumps({**at, **row.as_json()}) if as_json else _line(row))
+                    sys.stdout.flush()
+            with Live(ledger_table([]), console=screen, auto_refresh=False) as shown:
+                while True:
+                    live.listen(0.5)
+                    rows = _chosen(live, stream_ids)
+                    shown.update(ledger_table(rows), refresh=True)
+        except KeyboardInterrupt:
+            pass
+    return rows
+
+
+def ledger_table(rows: list[Row]) -> Table:
+    """The ledger for people."""
+    table = columns(
+        "stream",
+        "path",
+        "who",
+        "published",
+        "delivered",
+        "waiting",
+        "verdict",
+        "dropped",
+        right=("stream", "published", "delivered", "waiting"),
+        last_wraps=True,
+    )
+    for row in rows:
+        table.add_row(
+            str(row.stream_id),
+            row.path,
+            row.who + (" (ended)" if row.has_ended else ""),
+            f"{row.published:,}",
+            f"{row.delivered:,}",
+            f"{row.waiting:,}" if row.waiting else "",
+            Text(str(row.verdict), style=_STYLES[row.verdict]),
+            _dropped(row) or (row.problem if row.verdict is not Verdict.EXACT else ""),
+        )
+    return table
+
+
+def _line(row: Row) -> str:
+    return (
+        f"{row.stream_id}  {row.path} {row.who}  published {row.published} = delivered {row.delivered} "
+        f"+ dropped ({_dropped(row) or 0}) + waiting {row.waiting}  {row.verdict}"
+    )
+
+
+def _dropped(row: Row) -> str:
+    return ", ".join(f"{reason} {count:,}" for reason, count in sorted(row.dropped.items()) if count)

@@ -1,0 +1,192 @@
+"""`tensorpool pipeline`: recordings to tables, on any Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..runtime.signals import Signals
+from .pipeline_declarative import write_project
+from .pipeline_report import report
+from .pipeline_screen import Screen, show_status
+from .screen import console
+
+if TYPE_CHECKING:
+    from ..pipeline import PipelineSettings
+
+_EPILOG = """
+\b
+Examples:
+  tensorpool pipeline init --recording /data/recording --out /data/tables
+  tensorpool pipeline validate pipeline.toml
+  tensorpool pipeline run pipeline.toml --once
+  tensorpool pipeline status /data/tables
+  tensorpool pipeline report /data/tables --open
+"""
+_INIT = """
+\b
+Examples:
+  tensorpool pipeline init
+  tensorpool pipeline init --recording /data/recording --out /data/tables
+  tensorpool pipeline init --declarative project --recording /data/recording
+"""
+_VALIDATE = """
+\b
+Examples:
+  tensorpool pipeline validate pipeline.toml
+  tensorpool pipeline validate pipeline.toml --json
+"""
+_RUN = """
+\b
+Examples:
+  tensorpool pipeline run pipeline.toml --once
+  tensorpool pipeline run pipeline.toml               (until Ctrl-C)
+  tensorpool pipeline run pipeline.py --master spark://head:7077
+  tensorpool pipeline run pipeline.toml --once --remote sc://head --json
+"""
+_STATUS = """
+\b
+Examples:
+  tensorpool pipeline status /data/tables
+  tensorpool pipeline status pipeline.toml --json | jq .stages.silver.totals
+"""
+
+_definition = click.argument(
+    "definition", metavar="DEFINITION", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+_as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+
+
+@click.group(epilog=_EPILOG)
+def pipeline() -> None:
+    """Take recordings to tables: bronze as recorded, silver checked and aligned, gold measured."""
+
+
+pipeline.add_command(report)
+
+
+@pipeline.command(epilog=_INIT)
+@click.argument("file", metavar="[FILE]", default="pipeline.toml", type=click.Path(path_type=Path))
+@click.option(
+    "--recording",
+    "recordings",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A recording to take; several are one pipeline.",
+)
+@click.option("--out", default="tables", type=click.Path(path_type=Path), help="Where the tables are to go.")
+@click.option(
+    "--declarative",
+    "project",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write a project for Spark's Declarative Pipelines there instead.",
+)
+def init(file: Path, recordings: tuple[Path, ...], out: Path, project: Path | None) -> None:
+    """Write a definition to begin with. A file that is there is left alone."""
+    from ..pipeline.starter import definition
+
+    if project is not None:
+        write_project(project, recordings)
+        return
+    try:
+        with file.open("x") as opened:
+            opened.write(definition(file.name, recordings, out))
+    except FileExistsError:
+        raise click.UsageError(f"{file} is there already; name another file") from None
+    click.echo(f"{file} is written; tensorpool pipeline run {file} --once runs it", err=True)
+
+
+@pipeline.command(epilog=_VALIDATE)
+@_definition
+@_as_json
+def validate(definition: Path, as_json: bool) -> None:
+    """Check a definition, its recordings and its functions, without Spark.
+
+    Exit status 1 with everything that is wrong: the key, its line, and what would do.
+    """
+    from ..pipeline.tensor_task import load_function
+    from ..recording.root import check_root
+
+    settings, callables = _read(definition)
+    for root in settings.recordings:
+        check_root(root)
+    for one in settings.functions:
+        if one.name not in callables:
+            load_function(one.function, str(definition.absolute().parent))
+    if as_json:
+        from ..pipeline.runner import describe
+
+        click.echo(json.dumps({"ok": True, "definition": describe(settings)}, indent=2))
+    else:
+        click.echo(f"{definition} is good: {_words(settings)}", err=True)
+
+
+@pipeline.command(epilog=_RUN)
+@_definition
+@click.option("--once", is_flag=True, help="Take what is there now, through all stages, and end.")
+@click.option("--master", help="Where Spark runs: local[*] without it, local[4], spark://host:7077.")
+@click.option("--remote", help="A Spark Connect server instead: sc://host:15002.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+@_as_json
+def run(
+    definition: Path, once: bool, master: str | None, remote: str | None, quiet: bool, as_json: bool
+) -> None:
+    """Run a definition, in TOML or in Python, until Ctrl-C or SIGTERM.
+
+    Goes on where an earlier run ended, however it ended. One pipeline at a time works on a directory of
+    tables.
+    """
+    if master is not None and remote is not None:
+        raise click.UsageError("--master and --remote both say where Spark is: leave one out")
+    from ..pipeline import run as run_pipeline
+
+    settings, callables = _read(definition)
+    asked: list[bool] = []
+    with Signals(stop=lambda: asked.append(True)), Screen(quiet=quiet) as screen:
+        screen.say("starting Spark")
+        found = run_pipeline(
+            settings,
+            master=master,
+            remote=remote,
+            once=once,
+            place=str(definition.absolute().parent),
+            callables=callables,
+            look=screen.show,
+            stop=lambda: bool(asked),
+        )
+    if as_json:
+        click.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        show_status(console(), found)
+
+
+@pipeline.command(epilog=_STATUS)
+@click.argument("place", metavar="DIR|DEFINITION", type=click.Path(exists=True, path_type=Path))
+@_as_json
+def status(place: Path, as_json: bool) -> None:
+    """Print how far a pipeline is: of its directory of tables, or of its definition. Also while it runs."""
+    from ..pipeline import status as look
+
+    found = look(place if place.is_dir() else _read(place)[0].out)
+    if as_json:
+        click.echo(json.dumps(found.as_json(), indent=2))
+        return
+    show_status(console(), found)
+
+
+def _read(definition: Path) -> tuple[PipelineSettings, dict[str, Any]]:
+    from ..pipeline.builder import read_definition
+
+    return read_definition(definition)
+
+
+def _words(settings: PipelineSettings) -> str:
+    parts = [f"{len(settings.recordings)} recordings into {settings.out}"]
+    for name in ("rules", "alignments", "functions"):
+        if count := len(getattr(settings, name)):
+            parts.append(f"{count} {name}")
+    return ", ".join(parts)

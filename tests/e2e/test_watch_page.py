@@ -1,0 +1,115 @@
+"""docs/how-to/watch-a-system: its pictures are what the command draws, its commands work.
+
+TENSORPOOL_WRITE_PICTURES=1 pytest tests/e2e/test_watch_page.py      makes the pictures anew
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import numpy.typing as npt
+
+import tensorpool as tp
+from tests.e2e.commandline import CommandLine
+from tests.e2e.pages import ROOT
+
+HOW_TO = ROOT / "docs" / "how-to"
+IMAGES = HOW_TO / "images"
+ROWS, COLUMNS = np.mgrid[0:120, 0:160]
+
+
+def camera(n: int) -> npt.NDArray[np.uint8]:
+    """A ball in front of a sky."""
+    x, y = 80 + 50 * np.sin(n / 15), 60 + 25 * np.cos(n / 11)
+    ball = (COLUMNS - x) ** 2 + (ROWS - y) ** 2 < 24**2
+    sky = np.stack([ROWS * 0.6, 60 + ROWS, 200 - ROWS * 0.8], -1)
+    return np.where(ball[..., None], (235, 120, 40), sky).astype(np.uint8)
+
+
+@contextmanager
+def laboratory(there: CommandLine, out: Path) -> Iterator[None]:
+    """Two cameras, a detector, a lidar that is silent; readers, one of them slow; a recorder."""
+    stop = threading.Event()
+    with ExitStack() as stack:
+        stack.enter_context(tp.MediaDriver(there.aeron_dir))
+        ctx = stack.enter_context(
+            tp.open(
+                "embedded", aeron_dir=there.aeron_dir, media_driver="external", shm_base_dir=there.shm_base
+            )
+        )
+
+        def producer(stream_id: int, name: str, pool: str = "64KiB") -> tp.Producer:
+            return stack.enter_context(ctx.producer(stream_id, pools=[pool], nslots=16, name=name))
+
+        left, right = producer(10000, "camera-left"), producer(10001, "camera-right")
+        found, _ = producer(10010, "detections", "4KiB"), producer(10020, "lidar", "4KiB")
+        readers = [stack.enter_context(ctx.consumer(one)) for one in (10000, 10001, 10010)]
+        slow = stack.enter_context(ctx.consumer(10000))
+        stack.enter_context(ctx.record(out, streams=[10000]))
+
+        def film() -> None:
+            n = 0
+            while not stop.wait(1 / 40):
+                left.offer(camera(n))
+                right.offer(camera(n + 3))
+                found.offer(np.arange(16, dtype=np.float32))
+                for reader in readers:
+                    reader.poll()
+                if n % 30 == 29:
+                    slow.poll()
+                n += 1
+
+        thread = threading.Thread(target=film)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def words_of(picture: Path) -> str:
+    return "".join(ElementTree.parse(picture).getroot().itertext()).replace("\xa0", " ")
+
+
+def test_the_pictures_are_what_the_command_draws(aeron_dir: Path, shm_base: Path, tmp_path: Path) -> None:
+    there = CommandLine(aeron_dir, shm_base)
+    writes = os.environ.get("TENSORPOOL_WRITE_PICTURES") == "1"
+    place = IMAGES if writes else tmp_path
+    with laboratory(there, tmp_path / "recording"):
+        # A slow reader has lost something by then, and everybody was heard of twice.
+        done = there.run("top", "--once", "--timeout", "6")
+        assert done.returncode == 0, done.stderr
+        for name, more in {"top": (), "top-stream": ("--stream", "10000")}.items():
+            lines = "16" if name == "top" else "30"
+            arguments = ("top", "--svg", str(place / f"{name}.svg"), "--timeout", "6", *more)
+            done = there.run(*arguments, COLUMNS="90", LINES=lines)
+            assert done.returncode == 0, done.stderr
+    expected = {
+        "top": ("streams live", "camera-left", "camera-right", "detections", "lidar", "5 recorders 1"),
+        "top-stream": ("stream 10000", "producer", "committed", "latency", "consumers: 3", "uint8 120x160x3"),
+    }
+    for name, words in expected.items():
+        # Of the picture in the documents the same holds as of one that was made just now.
+        for picture in (place / f"{name}.svg", IMAGES / f"{name}.svg"):
+            shown = words_of(picture)
+            assert [word for word in words if word not in shown] == [], picture
+            assert "http" not in shown
+
+
+def test_the_page_names_only_pictures_and_files_that_are_there() -> None:
+    page = next(
+        one for one in HOW_TO.glob("watch-a-system*.md") if "images/top.svg" in one.read_text("utf-8")
+    )
+    text = page.read_text("utf-8")
+    for image in re.findall(r"!\[[^]]*]\(([^)]+)\)", text):
+        assert (HOW_TO / image).is_file(), image
+    for named in re.findall(r"`(deploy/[\w./-]+)`", text):
+        assert (ROOT / named).is_file(), named

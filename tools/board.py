@@ -1,0 +1,264 @@
+"""Writes deploy/grafana/tensorpool.json: a board is much the same lines again and again.
+
+python -m tools.board > deploy/grafana/tensorpool.json
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+_WIDTH: Final = 24
+_STREAM: Final = 'stream_id=~"$stream"'
+_NAMED: Final = " * on (instance, stream_id) group_left (name) tensorpool_stream_info"
+_LOST: Final = 'reason!~"rate_limited|skipped"'
+_RATE: Final = "[$__rate_interval]"
+_BY_STREAM: Final = "{{stream_id}} {{name}}"
+_BY_MAPPING: Final = "{{bridge}} {{direction}} {{source_stream_id}} → {{dest_stream_id}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    title: str
+    queries: tuple[tuple[str, str], ...]
+    """Each with its legend."""
+    unit: str = "short"
+    kind: str = "timeseries"
+    width: int = 12
+    height: int = 8
+    doc: str = ""
+
+
+def _rate(counter: str, labels: str = "", by: str = "instance, stream_id") -> str:
+    return f"sum by ({by}) (rate({counter}{{{labels}}}{_RATE}))"
+
+
+def _figure(title: str, query: str, unit: str = "short") -> Panel:
+    return Panel(title, ((query, ""),), unit, "stat", 4, 4)
+
+
+ROWS: Final[dict[str, tuple[Panel, ...]]] = {
+    "The system": (
+        _figure("Streams live", 'sum(tensorpool_streams{state="live"})'),
+        _figure("Streams stale", 'sum(tensorpool_streams{state="stale"})'),
+        _figure("Consumers", "sum(tensorpool_consumers)"),
+        _figure("Frames", f"sum(rate(tensorpool_producer_sequences_total{_RATE}))", "cps"),
+        _figure("Payload", f"sum(rate(tensorpool_producer_payload_bytes_total{_RATE}))", "Bps"),
+        _figure("Lost", f"sum(rate(tensorpool_consumer_frames_dropped_total{{{_LOST}}}{_RATE}))", "cps"),
+    ),
+    "Streams": (
+        Panel(
+            "Frames a second",
+            ((_rate("tensorpool_producer_sequences_total", _STREAM) + _NAMED, _BY_STREAM),),
+            "cps",
+        ),
+        Panel(
+            "Payload a second",
+            ((_rate("tensorpool_producer_payload_bytes_total", _STREAM) + _NAMED, _BY_STREAM),),
+            "Bps",
+        ),
+        Panel(
+            "State",
+            ((f"tensorpool_stream_state{{{_STREAM}}} == 1", "{{stream_id}} {{state}}"),),
+            kind="state-timeline",
+        ),
+        Panel(
+            "Since the last frame",
+            ((f"tensorpool_producer_quiet_seconds{{{_STREAM}}}{_NAMED}", _BY_STREAM),),
+            "s",
+        ),
+        Panel(
+            "New epochs",
+            ((f"increase(tensorpool_stream_epochs_total{{{_STREAM}}}[10m])", "{{stream_id}}"),),
+            doc="A stream that begins anew again and again has a producer that dies.",
+        ),
+        Panel(
+            "Not published, by reason",
+            (
+                (
+                    _rate("tensorpool_producer_frames_unpublished_total", _STREAM, "stream_id, reason"),
+                    "{{stream_id}} {{reason}}",
+                ),
+            ),
+            "cps",
+        ),
+        Panel("Memory", ((f"tensorpool_stream_memory_bytes{{{_STREAM}}}{_NAMED}", _BY_STREAM),), "bytes"),
+        Panel("Consumers", ((f"tensorpool_stream_consumers{{{_STREAM}}}{_NAMED}", _BY_STREAM),)),
+    ),
+    "Consumers": (
+        Panel(
+            "Frames received a second",
+            (
+                (
+                    _rate("tensorpool_consumer_frames_received_total", _STREAM, "stream_id, consumer_id"),
+                    "{{stream_id}} {{consumer_id}}",
+                ),
+            ),
+            "cps",
+        ),
+        Panel(
+            "Frames dropped a second, by reason",
+            (
+                (
+                    _rate("tensorpool_consumer_frames_dropped_total", _STREAM, "stream_id, reason"),
+                    "{{stream_id}} {{reason}}",
+                ),
+            ),
+            "cps",
+        ),
+        Panel(
+            "Latency",
+            (
+                (
+                    f"tensorpool_consumer_latency_p50_seconds{{{_STREAM}}}",
+                    "p50 {{stream_id}} {{consumer_id}}",
+                ),
+                (
+                    f"tensorpool_consumer_latency_p99_seconds{{{_STREAM}}}",
+                    "p99 {{stream_id}} {{consumer_id}}",
+                ),
+            ),
+            "s",
+        ),
+        Panel(
+            "Backlog",
+            ((f"tensorpool_consumer_backlog_frames{{{_STREAM}}}", "{{stream_id}} {{consumer_id}}"),),
+        ),
+        Panel(
+            "At a limited rate",
+            ((f"tensorpool_consumer_rate_limited{{{_STREAM}}}", "{{stream_id}} {{consumer_id}}"),),
+            kind="state-timeline",
+        ),
+        Panel(
+            "Slowest frame",
+            ((f"tensorpool_consumer_latency_max_seconds{{{_STREAM}}}", "{{stream_id}} {{consumer_id}}"),),
+            "s",
+        ),
+    ),
+    "Drivers and leases": (
+        Panel(
+            "Memory",
+            (
+                ("tensorpool_driver_memory_bytes", "{{namespace}} {{driver}}"),
+                ("tensorpool_driver_quota_bytes", "quota of {{namespace}} {{driver}}"),
+            ),
+            "bytes",
+        ),
+        Panel("Leases", (("sum by (role, state) (tensorpool_leases)", "{{role}} {{state}}"),)),
+        Panel("Ids that two go by", (("sum by (kind) (tensorpool_id_collisions)", "{{kind}}"),)),
+        Panel(
+            "Left out of these metrics, and unheard",
+            (
+                ("tensorpool_metrics_left_out", "{{what}}"),
+                (f"sum by (reason) (rate(tensorpool_messages_unheard_total{_RATE}))", "unheard: {{reason}}"),
+            ),
+        ),
+    ),
+    "Bridges": (
+        Panel("Frames a second", ((f"rate(tensorpool_bridge_frames_total{_RATE})", _BY_MAPPING),), "cps"),
+        Panel(
+            "Frames dropped a second, by reason",
+            ((f"rate(tensorpool_bridge_frames_dropped_total{_RATE})", _BY_MAPPING + " {{reason}}"),),
+            "cps",
+        ),
+        Panel("Connected", (("tensorpool_bridge_connected", _BY_MAPPING),), kind="state-timeline"),
+        Panel("Lost on the way, or still on it", (("tensorpool_bridge_network_frames", _BY_MAPPING),)),
+    ),
+    "Recorders": (
+        Panel("Rows a second", ((f"rate(tensorpool_recorder_rows_total{_RATE})", "{{recorder}}"),), "cps"),
+        Panel("Bytes a second", (("tensorpool_recorder_written_bytes_per_second", "{{recorder}}"),), "Bps"),
+        Panel(
+            "Frames not written, by reason",
+            ((f"rate(tensorpool_recorder_gap_frames_total{_RATE})", "{{recorder}} {{reason}}"),),
+            "cps",
+        ),
+        Panel(
+            "State", (("tensorpool_recorder_state == 1", "{{recorder}} {{state}}"),), kind="state-timeline"
+        ),
+        Panel("Not yet on disk", (("tensorpool_recorder_backlog_bytes", "{{recorder}}"),), "bytes"),
+        Panel("Disk free", (("tensorpool_recorder_disk_free_bytes", "{{recorder}}"),), "bytes"),
+    ),
+}
+
+_SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+
+
+def board() -> dict[str, Any]:
+    panels: list[dict[str, Any]] = []
+    y = 0
+    for title, row in ROWS.items():
+        panels.append(_row(len(panels) + 1, title, y))
+        y, x, line = y + 1, 0, 0
+        for one in row:
+            if x + one.width > _WIDTH:
+                x, y, line = 0, y + line, 0
+            panels.append(_panel(len(panels) + 1, one, x, y))
+            x, line = x + one.width, max(line, one.height)
+        y += line
+    return {
+        "title": "TensorPool",
+        "uid": "tensorpool",
+        "tags": ["tensorpool"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "refresh": "10s",
+        "time": {"from": "now-15m", "to": "now"},
+        "timezone": "browser",
+        "graphTooltip": 1,
+        "templating": {"list": [_datasource(), _streams()]},
+        "panels": panels,
+    }
+
+
+def _row(number: int, title: str, y: int) -> dict[str, Any]:
+    place = {"h": 1, "w": _WIDTH, "x": 0, "y": y}
+    return {"id": number, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
+
+
+def _panel(number: int, one: Panel, x: int, y: int) -> dict[str, Any]:
+    targets = [
+        {"refId": chr(ord("A") + n), "datasource": _SOURCE, "expr": query, "legendFormat": legend or "__auto"}
+        for n, (query, legend) in enumerate(one.queries)
+    ]
+    found: dict[str, Any] = {
+        "id": number,
+        "type": one.kind,
+        "title": one.title,
+        "description": one.doc,
+        "datasource": _SOURCE,
+        "gridPos": {"h": one.height, "w": one.width, "x": x, "y": y},
+        "fieldConfig": {"defaults": {"unit": one.unit, "min": 0}, "overrides": []},
+        "targets": targets,
+    }
+    if one.kind == "timeseries":
+        found["options"] = {
+            "legend": {"displayMode": "table", "placement": "right", "calcs": ["lastNotNull", "max"]},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        }
+    return found
+
+
+def _datasource() -> dict[str, Any]:
+    return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
+
+
+def _streams() -> dict[str, Any]:
+    return {
+        "name": "stream",
+        "label": "Stream",
+        "type": "query",
+        "datasource": _SOURCE,
+        "query": {"query": "label_values(tensorpool_stream_info, stream_id)", "refId": "stream"},
+        "refresh": 2,
+        "sort": 3,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(board(), indent=1, ensure_ascii=False))
