@@ -92,10 +92,11 @@ class Station:
     def standing(self, name: str) -> dict[str, Any]:
         return {**self.readers[name].standing(), "phase": str(self.readers[name].phase)}
 
-    def take(self, name: str, seconds: float = 0.3) -> int:
-        """Reads until nothing came for a moment."""
+    def take(self, name: str, seconds: float = 0.3, at_most: float = 30.0) -> int:
+        """Reads until nothing came for a moment, and no longer than it may."""
         got, until = 0, time.monotonic() + seconds
-        while time.monotonic() < until:
+        end = time.monotonic() + at_most
+        while time.monotonic() < min(until, end):
             frames = self.readers[name].poll(64)
             got += len(frames)
             if frames:

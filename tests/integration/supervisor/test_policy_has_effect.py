@@ -80,7 +80,7 @@ def test_a_consumer_that_loses_frames_is_slowed_down_and_let_go_again(
 
         def falls_behind() -> bool:
             # It looks so seldom that the ring has come round: nearly all are lost.
-            reader.call("take", name="slow", seconds=0.01)
+            reader.call("take", name="slow", at_most=0.01)
             time.sleep(0.2)
             return reader.call("standing", name="slow")["mode"] == "rate_limited"
 
@@ -91,17 +91,17 @@ def test_a_consumer_that_loses_frames_is_slowed_down_and_let_go_again(
         assert decision["max_rate_hz"] == 5
         wait_until(lambda: reader.call("standing", name="slow")["on_own"], timeout=60)
         # At five a second it keeps up, whatever it does in between.
-        reader.call("take", name="slow", seconds=0.02)
+        reader.call("take", name="slow", at_most=0.05)
         began, before = time.monotonic(), reader.call("consumer_ledger", name="slow")
         time.sleep(1)
-        reader.call("take", name="slow", seconds=0.02)
+        reader.call("take", name="slow", at_most=0.05)
         after, elapsed = reader.call("consumer_ledger", name="slow"), time.monotonic() - began
         if agent._policy.active:
             assert after["received"] - before["received"] <= 5 * elapsed + 3
             assert after["dropped"]["rate_limited"] > before["dropped"].get("rate_limited", 0)
 
         def is_free() -> bool:
-            reader.call("take", name="slow", seconds=0.02)
+            reader.call("take", name="slow", at_most=0.05)
             return reader.call("standing", name="slow")["mode"] == "stream" and not agent._policy.active
 
         wait_until(is_free, timeout=60)
