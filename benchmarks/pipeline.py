@@ -5,21 +5,17 @@ Each run has a Spark of its own, in a child process: all sides are measured in i
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from .dataplane import Run, Settings, progress, undisturbed
 from .pair import MeasurementFailed
+from .spark_child import ask
 from .targets import Target
 
 _FRAMES, _QUICK_FRAMES = 3_200, 64
-_WITHIN_S = 600.0
 
 HEAD = ["ingest into bronze", "s", "MB/s", "Parquet → Parquet s", "ratio"]
 
@@ -84,16 +80,9 @@ def measure(settings: Settings) -> PipelineRuns:
 
 
 def _run(is_quick: bool, directory: str) -> Run:
-    plan = {
-        "directory": directory,
-        "frames": _QUICK_FRAMES if is_quick else _FRAMES,
-        "rounds": 1 if is_quick else 3,
-    }
-    Path(directory).mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "benchmarks.pipeline_process", json.dumps(plan)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
-    if done.returncode:
-        said = done.stderr.strip().splitlines()
-        raise MeasurementFailed(said[-1] if said else "it said nothing")
-    run: Run = json.loads(done.stdout.strip().splitlines()[-1])
-    return run
+    return ask(
+        "benchmarks.pipeline_process",
+        directory,
+        frames=_QUICK_FRAMES if is_quick else _FRAMES,
+        rounds=1 if is_quick else 3,
+    )

@@ -5,17 +5,14 @@ Each run has a Spark of its own, in a child process: both sides of a ratio are m
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from .dataplane import Run, Settings, progress, undisturbed
 from .pair import MeasurementFailed
+from .spark_child import ask
 from .targets import Target
 
 FRAME_BYTES = 640 << 10
@@ -24,7 +21,6 @@ FLAT = 3.0
 """Planning over a thousand times the segments may take so much longer and still count as flat: it reads a
 manifest of a thousand times the size, at the speed of memory."""
 _FRAMES, _QUICK_FRAMES = 3_200, 64
-_WITHIN_S = 600.0
 
 
 @dataclass(slots=True)
@@ -92,21 +88,13 @@ def measure(settings: Settings) -> SparkRuns:
 
 
 def _run(is_quick: bool, directory: str) -> Run:
-    plan = {
-        "directory": directory,
-        "frames": _QUICK_FRAMES if is_quick else _FRAMES,
-        "segments": QUICK_SEGMENTS if is_quick else SEGMENTS,
-        "rounds": 1 if is_quick else 3,
-    }
-    Path(directory).mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "benchmarks.spark_process", json.dumps(plan)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
-    if done.returncode:
-        raise MeasurementFailed(
-            done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "it said nothing"
-        )
-    run: Run = json.loads(done.stdout.strip().splitlines()[-1])
-    return run
+    return ask(
+        "benchmarks.spark_process",
+        directory,
+        frames=_QUICK_FRAMES if is_quick else _FRAMES,
+        segments=QUICK_SEGMENTS if is_quick else SEGMENTS,
+        rounds=1 if is_quick else 3,
+    )
 
 
 # --- the report
