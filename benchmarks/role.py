@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import select
 import signal
 import sys
@@ -61,6 +62,7 @@ class Phases:
 def produce(plan: Plan) -> dict[str, Any]:
     source = Source(plan.size_bytes)
     with load(plan.library).producer(plan, source) as sender:
+        keep_to_core(0)
         say("ready")
         phases = Phases.of(plan, _hello_until_start(sender, source))
         _publish_paced(sender, source, phases.start, phases.latency, plan.pace_hz)
@@ -115,6 +117,7 @@ def _publish(sender: Sender, source: Source, end: int) -> float:
 
 def consume(plan: Plan) -> dict[str, Any]:
     with load(plan.library).consumer(plan) as frames:
+        keep_to_core(1)
         deadline = clock() + _CONNECT_NS
         while next(frames) is None:
             if clock() > deadline:
@@ -170,6 +173,16 @@ def _take_until(frames: Frames, end: int) -> tuple[int, int, int, int]:
                 if received == 1:
                     first = number
     return torn, received, first, last
+
+
+def keep_to_core(number: int) -> None:
+    """Each side's own thread has a core of its own, where there are enough; threads of the library go where they like.
+
+    Two sides that spin on one core, because the scheduler put them there, measure the scheduler.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if number < len(cores):
+        os.sched_setaffinity(0, cores[number : number + 1])
 
 
 # --- words with the parent

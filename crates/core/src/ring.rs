@@ -14,6 +14,7 @@ use crate::superblock::{Expected, RegionKind};
 
 mod private;
 
+const CACHE_LINE_BYTES: usize = 64;
 /// What is copied before its checksum is taken: it fits the first cache, twice.
 const SUMMED_BLOCK: usize = 16 << 10;
 
@@ -222,6 +223,17 @@ impl Mapping {
         let payload = self.payload(pool, seq);
         copy::prefetch_for_write(payload);
         copy::prefetch_for_write(payload.wrapping_add(len.saturating_sub(1)));
+    }
+
+    /// Writer: the same for all of the next slot, when there is time for it: in a ring that is written now and
+    /// then, a slot has left the caches by the time its turn comes round again.
+    pub fn warm(&self, seq: u64, pool: u16, len: usize) {
+        let header = self.header.at(self.slot_at(self.index(seq)));
+        for (start, len) in [(header, HEADER_SLOT_BYTES), (self.payload(pool, seq), len)] {
+            for at in (0..len).step_by(CACHE_LINE_BYTES) {
+                copy::prefetch_for_write(start.wrapping_add(at));
+            }
+        }
     }
 
     /// Reader: judges the frame `seq` by every rule, without waiting and without touching its payload.
