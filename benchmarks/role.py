@@ -176,7 +176,7 @@ def _take_until(frames: Frames, end: int) -> tuple[int, int, int, int]:
 
 
 def keep_to_core(number: int) -> None:
-    """Each side's own thread has a core of its own, where there are enough; threads of the library go where they like.
+    """A core of its own for the thread that works, where there are enough; the library's threads go anywhere.
 
     Two sides that spin on one core, because the scheduler put them there, measure the scheduler.
     """
