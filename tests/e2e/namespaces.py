@@ -158,6 +158,7 @@ class Machine:
         ledger = found["ledger"]
         return bool(
             ledger["delivered"] > least
+            and ledger["exact"]
             and ledger["dropped"]["network"] >= 0
             and ledger["published"] == ledger["delivered"] + sum(ledger["dropped"].values())
         )

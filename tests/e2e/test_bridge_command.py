@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -19,18 +18,9 @@ import pytest
 import tensorpool as tp
 from tests.e2e.commandline import PATIENCE_S, CommandLine, running
 from tests.e2e.pages import ROOT, blocks, looks_like, steps, substituted
+from tests.ports import free_port
 
 PAGE = ROOT / "docs" / "how-to" / "connect-two-hosts.md"
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [
-            stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(count)
-        ]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 @dataclass(frozen=True)
@@ -70,7 +60,7 @@ def machines(
     request: pytest.FixtureRequest, aeron_dir: Path, shm_base: Path, tmp_path: Path
 ) -> Iterator[tuple[Machine, Machine]]:
     [text] = blocks(PAGE, "toml")
-    ports = free_ports(3)
+    ports = [free_port() for _ in range(3)]
     names = {f"10.0.0.2:4010{n}": f"127.0.0.1:{port}" for n, port in enumerate(ports)}
     config = tmp_path / "bridge.toml"
     config.write_text(substituted(text, names).replace("dynamic_first = 20000", "dynamic_first = 10000"))

@@ -7,13 +7,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import leaks
 from tests.e2e.namespaces import CLOCK_S, PATIENCE_S, Machine, Workshop, network, seen, sh
 from tests.e2e.pages import ROOT, blocks
 
@@ -41,8 +42,10 @@ METADATA = 'metadata_channel = "aeron:udp?endpoint={address}:40102"'
 
 
 @pytest.fixture
-def workshop(aeron_dir: Path, shm_base: Path, tmp_path: Path) -> Workshop:
-    return Workshop(aeron_dir, shm_base, tmp_path)
+def workshop(aeron_dir: Path, shm_base: Path, tmp_path: Path) -> Iterator[Workshop]:
+    yield Workshop(aeron_dir, shm_base, tmp_path)
+    for left in aeron_dir.parent.glob(f"{aeron_dir.name}-*"):
+        leaks.remove(left)
 
 
 def start_drivers(
@@ -147,7 +150,8 @@ def test_whoever_dies_comes_back_without_help(workshop: Workshop, wait_until: Ca
             lives[name].enter_context(machine.role(*words))
             wait_until((machine.line.aeron_dir / "cnc.dat").exists, timeout=PATIENCE_S)
         viewer = stack.enter_context(there.viewer())
-        stack.enter_context(here.camera())
+        camera = stack.enter_context(ExitStack())
+        camera.enter_context(here.camera())
         first = seen(viewer, 20)
         # SIGKILL; the media driver is the driver's own, and goes with it.
         lives[end].close()
@@ -155,6 +159,32 @@ def test_whoever_dies_comes_back_without_help(workshop: Workshop, wait_until: Ca
         stack.enter_context(machine.role(*words))
         # Sequences of another epoch may begin anew.
         assert len(seen(viewer, 200)) == 200 > len(first)
+        camera.close()
+        ledger, sent = wait_until(lambda: settled(here, there, end != "receiver"), timeout=PATIENCE_S)
+        assert ledger["exact"]
+        assert ledger["published"] == ledger["delivered"] + sum(ledger["dropped"].values())
+        assert ledger["whole"] == ("driver" in end)
+        if end == "receiver":
+            assert 0 < ledger["published"] <= sent["published"], "from the place that both know"
+        else:
+            assert ledger["dropped"]["sender"] == sum(sent["dropped"].values())
+        if "driver" not in end:
+            # With a media driver go the datagrams that it had not sent, or not handed over.
+            assert ledger["dropped"]["network"] == 0
+
+
+def settled(here: Machine, there: Machine, is_of_all: bool) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The account at both ends, once all has been told and nothing changes any more. `is_of_all`: of all that
+    the sender has counted."""
+    before, sent = there.status(), here.status()
+    time.sleep(1.5)
+    after = there.status()
+    if before is None or after is None or sent is None or after["ledger"] is None:
+        return None
+    ledger: dict[str, Any] = after["ledger"]
+    is_told = ledger["published"] == sent["published"] if is_of_all else ledger["dropped"]["network"] == 0
+    is_same = ledger == before["ledger"] and sent == here.status()
+    return (ledger, sent) if is_told and is_same else None
 
 
 def test_the_recipe_with_wireguard_hides_everything(

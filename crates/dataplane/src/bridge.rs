@@ -8,6 +8,7 @@ mod private;
 pub mod receiver;
 pub mod sender;
 mod sink;
+pub mod source;
 mod worker;
 
 pub use private::Private;

@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
+use tensorpool_core::accounts::Cut;
 use tensorpool_core::assembly::{Ignored, Loss};
 use tensorpool_core::chunk::{Fault, Limits, Revision};
 use tensorpool_core::fallback::FallbackUri;
 use tensorpool_core::fork::Birth;
 use tensorpool_dataplane::bridge::receiver::{Config as ReceiverConfig, Receiver};
-use tensorpool_dataplane::bridge::sender::{Config as SenderConfig, Sender, Source};
+use tensorpool_dataplane::bridge::sender::{Config as SenderConfig, Sender};
+use tensorpool_dataplane::bridge::source::Source;
 
 use crate::consumer::Consumer;
 use crate::context::Conductor;
@@ -21,6 +23,14 @@ use crate::producer::Producer;
 
 fn unmapped(stream_id: u32) -> PyErr {
     PyKeyError::new_err(format!("stream {stream_id} is not mapped here"))
+}
+
+fn losses<'py>(py: Python<'py>, lost: &[u64; Loss::COUNT]) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for why in Loss::ALL {
+        dict.set_item(why.word(), lost[*why as usize])?;
+    }
+    Ok(dict)
 }
 
 #[pyclass(frozen, module = "tensorpool._native")]
@@ -118,6 +128,19 @@ impl BridgeSender {
             dict.set_item(name, counter.load(Ordering::Relaxed))?;
         }
         Ok(dict)
+    }
+
+    /// Where it stands with a stream: the sessions of this run, how far the last of them is, and the frames of the
+    /// stream that were sent up to there. None while there is no publication.
+    fn place(&self, py: Python<'_>, stream_id: u32) -> PyResult<Option<(Vec<i32>, i64, u64)>> {
+        let source = self.source(py, stream_id)?;
+        Ok(py.detach(|| self.sender.place(&source)).map(|p| (p.sessions, p.position, p.sent)))
+    }
+
+    /// Frames sent, their bytes, and those that were not; of all streams.
+    fn sums(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.sender.sums()))
     }
 
     /// Bytes of payload in the first chunk of a frame and in the others; None while there is no publication.
@@ -249,17 +272,51 @@ impl BridgeReceiver {
         ] {
             dict.set_item(name, value)?;
         }
-        let lost = PyDict::new(py);
-        for why in Loss::ALL {
-            lost.set_item(why.word(), tally.lost(*why))?;
-        }
-        dict.set_item("lost", lost)?;
+        dict.set_item("lost", losses(py, &tally.lost)?)?;
         let ignored = PyDict::new(py);
         for why in Ignored::ALL {
             ignored.set_item(why.word(), tally.ignored(*why))?;
         }
         dict.set_item("chunks_ignored", ignored)?;
         Ok(dict)
+    }
+
+    /// What became of a stream's frames that came in these sessions: delivered, turned away, lost by reason; and
+    /// whether that is all of them.
+    fn received<'py>(
+        &self,
+        py: Python<'py>,
+        stream_id: u32,
+        sessions: Vec<i32>,
+    ) -> PyResult<(u64, u64, Bound<'py, PyDict>, bool)> {
+        errors::at_home(py, self.birth)?;
+        let found = py.detach(|| self.receiver.received(stream_id, &sessions));
+        let (counts, is_all) = found.ok_or_else(|| unmapped(stream_id))?;
+        Ok((counts.delivered, counts.turned_away, losses(py, &counts.lost)?, is_all))
+    }
+
+    /// The same up to a place in one session, or up to its beginning. None: not all before it was read yet; or it
+    /// is too long ago, and a later place has to be asked for.
+    #[pyo3(signature = (stream_id, session, position = None))]
+    fn cut<'py>(
+        &self,
+        py: Python<'py>,
+        stream_id: u32,
+        session: i32,
+        position: Option<i64>,
+    ) -> PyResult<Option<(u64, u64, Bound<'py, PyDict>)>> {
+        errors::at_home(py, self.birth)?;
+        let found = py.detach(|| self.receiver.cut(stream_id, session, position));
+        match found.ok_or_else(|| unmapped(stream_id))? {
+            Cut::At(counts) => Ok(Some((counts.delivered, counts.turned_away, losses(py, &counts.lost)?))),
+            Cut::Ahead | Cut::Unknown => Ok(None),
+        }
+    }
+
+    /// Frames delivered, their bytes, and those of which chunks came and no frame; of all streams.
+    fn sums(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        errors::at_home(py, self.birth)?;
+        Ok(py.detach(|| self.receiver.sums()))
     }
 
     /// Messages on the payload stream that could not be used.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context.context import Context
@@ -21,7 +21,6 @@ from .sending import Sending
 from .service import BridgeService
 
 _LOG = logging.getLogger(__name__)
-_RECENT_NS: Final = 50_000_000
 
 
 class BridgeAgent:
@@ -44,8 +43,6 @@ class BridgeAgent:
         self._token = service_token
         self._stack = ExitStack()
         self._parts: tuple[Sending, Receiving] | None = None
-        self._rows: list[dict[str, Any]] = []
-        self._rows_ns = 0
 
     def on_start(self) -> None:
         """Takes everything up. Raises ConfigError for ids that this host uses for something else."""
@@ -72,25 +69,11 @@ class BridgeAgent:
         _LOG.info("bridge %s: %s", self.settings.instance_id, "; ".join(str(route) for route in routes))
 
     def _bind(self) -> None:
-        def total(key: str, of: str) -> int:
-            return sum(row[key] for row in self._recent_rows() if row["direction"] == of)
-
-        self.counters.sent.bind(lambda: total("sent", "send"))
-        self.counters.delivered.bind(lambda: total("delivered", "receive"))
-        self.counters.bytes.bind(lambda: sum(row["bytes"] for row in self._recent_rows()))
-        self.counters.dropped.bind(
-            lambda: sum(
-                sum(row["dropped"].values()) + sum(row.get("incomplete", {}).values())
-                for row in self._recent_rows()
-            )
-        )
-
-    def _recent_rows(self) -> list[dict[str, Any]]:
-        """For totals that are shown ten times a second: a hundred mappings are not read for each of them."""
-        now_ns = self._clock.monotonic_ns()
-        if now_ns - self._rows_ns > _RECENT_NS:
-            self._rows, self._rows_ns = self.rows(), now_ns
-        return self._rows
+        sending, receiving = self._running
+        self.counters.sent.bind(lambda: sending.sums()[0])
+        self.counters.delivered.bind(lambda: receiving.sums()[0])
+        self.counters.bytes.bind(lambda: sending.sums()[1] + receiving.sums()[1])
+        self.counters.dropped.bind(lambda: sending.sums()[2] + receiving.sums()[2])
 
     def do_work(self) -> int:
         sending, receiving = self._running

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from ..runtime.counters import CounterSet, counter, counters_by, gauge
@@ -27,3 +28,9 @@ class BridgeCounters(CounterSet, name="bridge"):
     )
     attaches = counter("Destinations that were taken up.", unit="attaches")
     refusals = counter("Destinations that were refused.", unit="attaches")
+
+
+def sum_each(sums: Iterable[tuple[int, int, int]]) -> tuple[int, int, int]:
+    """Frames, bytes and drops of all native ends."""
+    frames, size, dropped = zip(*sums, (0, 0, 0), strict=True)
+    return sum(frames), sum(size), sum(dropped)

@@ -1,21 +1,24 @@
 """Both ends' counters joined: published = delivered + dropped by the sender, on the way, by the receiver.
 
-A sender tells its part once a second on the control channel, as an event that other implementations ignore.
-What a receiver has of it starts with the first one it heard of that run of the sender. Pure.
+A sender tells its part once a second on the control channel, as an event that other implementations ignore,
+and with it the place in its stream up to which it is told. A receiver's account of it starts at the first
+such place of which it knows what it had there itself, so that both begin with the same frame. Pure.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
 
 from .. import _native
 
 LEDGER_KEY: Final = "ledger"
 _INCOMPLETE: Final = frozenset(name for name, _, incomplete in _native.bridge_reasons() if incomplete)
 _MAX_RUNS: Final = 16
+_MAX_SESSIONS: Final = 16
+_INT32: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,10 @@ class Sent:
     source_stream_id: int
     sent: int
     dropped: Mapping[str, int]
+    sessions: tuple[int, ...]
+    """Aeron's, of its publications in this run; the last is the present one."""
+    position: int
+    """How far that is: frames that were sent lie before it, all others behind."""
 
     @property
     def published(self) -> int:
@@ -38,6 +45,8 @@ class Sent:
                 "source_stream_id": self.source_stream_id,
                 "sent": self.sent,
                 "dropped": {name: n for name, n in self.dropped.items() if n},
+                "sessions": self.sessions,
+                "position": self.position,
             }
         )
 
@@ -50,7 +59,10 @@ class Sent:
             found = json.loads(text)
             dropped = {str(name): _count(n) for name, n in dict(found["dropped"]).items()}
             run, stream_id = str(found["run"])[:64], _count(found["source_stream_id"])
-            return cls(run, stream_id, _count(found["sent"]), dropped)
+            sessions = tuple(_session(one) for one in found["sessions"][-_MAX_SESSIONS:])
+            if not sessions:
+                return None
+            return cls(run, stream_id, _count(found["sent"]), dropped, sessions, _count(found["position"]))
         except (ValueError, TypeError, KeyError, RecursionError):
             return None
 
@@ -58,6 +70,12 @@ class Sent:
 def _count(value: object) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError("not a count")
+    return value
+
+
+def _session(value: object) -> int:
+    if type(value) is not int or not -_INT32 <= value < _INT32:
+        raise ValueError("not a session")
     return value
 
 
@@ -90,8 +108,31 @@ class Received:
         return self.delivered + sum(self.dropped.values())
 
     def since(self, before: Received) -> Received:
-        lost = {name: n - before.lost.get(name, 0) for name, n in self.lost.items()}
-        return Received(self.delivered - before.delivered, self.turned_away - before.turned_away, lost)
+        return self._with(before, -1)
+
+    def and_also(self, more: Received) -> Received:
+        return self._with(more, 1)
+
+    def _with(self, other: Received, sign: int) -> Received:
+        names = self.lost.keys() | other.lost.keys()
+        lost = {name: self.lost.get(name, 0) + sign * other.lost.get(name, 0) for name in names}
+        turned_away = self.turned_away + sign * other.turned_away
+        return Received(self.delivered + sign * other.delivered, turned_away, lost)
+
+
+NOTHING: Final = Received(0, 0, {})
+
+
+class Arrivals(Protocol):
+    """What a receiver has counted of one stream, by the session it came in."""
+
+    def received(self, sessions: tuple[int, ...]) -> tuple[Received, bool]:
+        """Of all these; false if it may have forgotten one."""
+        ...
+
+    def cut(self, session: int, position: int | None) -> Received | None:
+        """What it had of a session at a place in it, or at its beginning. None: not known, or not yet."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +144,10 @@ class Joined:
     sender: int
     receiver: int
     exact: bool
-    """False: the sender was heard of first when it had been sending already, or was started anew: frames that
-    were on the way at that moment may be missing in one column."""
+    """False: the sender, or who pretends to be one, had more sessions than are remembered; frames that were
+    delivered may stand among those lost on the way."""
+    whole: bool
+    """False: the receiver, or the sender, was started anew meanwhile; the account is of what came since."""
 
     @property
     def network(self) -> int:
@@ -117,6 +160,7 @@ class Joined:
             "delivered": self.delivered,
             "dropped": {"sender": self.sender, "network": self.network, "receiver": self.receiver},
             "exact": self.exact,
+            "whole": self.whole,
         }
 
 
@@ -126,29 +170,69 @@ class Book:
 
     latest: Sent | None = None
     _first: Sent | None = None
-    _base: Received | None = None
-    _then: Received | None = None
+    """Where the account begins, and `_base` is what was here by then. None: that is not known yet."""
+    _base: Received = NOTHING
+    _then: Received = NOTHING
     """How the receiver stood when the sender spoke last."""
-    _exact: bool = False
+    _sessions: set[int] = field(default_factory=set)
+    _exact: bool = True
     _runs: list[str] = field(default_factory=list)
 
-    def hear(self, sent: Sent, received: Received) -> None:
-        if self.latest is not None and sent.run != self.latest.run and sent.run in self._runs:
-            # A word of a run that is over, late on the way.
-            return
-        if self.latest is None or sent.run != self.latest.run:
-            # The very first word of a sender goes out before its first frame, and is read here after it.
-            self._exact = self.latest is None and sent.published == 0
-            self._first, self._base = sent, Received(0, 0, {}) if self._exact else received
+    def hear(self, sent: Sent, here: Arrivals) -> None:
+        if self.latest is not None and sent.run != self.latest.run:
+            if sent.run in self._runs:
+                # A word of a run that is over, late on the way.
+                return
+            self.latest = None
+        if self.latest is None:
             self._runs = [*self._runs[1 - _MAX_RUNS :], sent.run]
-        self.latest, self._then = sent, received
+            self._first, self._sessions, self._exact = None, set(), True
+        else:
+            self.settle(here)
+        self.latest = sent
+        if self._first is None:
+            self.settle(here)
+            return
+        self._exact &= self._sessions <= set(sent.sessions)
+        self._sessions &= set(sent.sessions)
+        self._begin(sent, here)
+        self._then, _ = here.received(sent.sessions)
 
-    def join(self, received: Received) -> Joined | None:
-        """None while nothing was heard of the sender."""
-        if self.latest is None or self._first is None or self._base is None or self._then is None:
+    def _begin(self, sent: Sent, here: Arrivals) -> None:
+        """All of these sessions is the sender's, from their first frame on."""
+        for session in sent.sessions:
+            if session not in self._sessions:
+                here.cut(session, None)
+                self._sessions.add(session)
+
+    def settle(self, here: Arrivals) -> bool:
+        """Whether it is known where the account begins. To be asked again soon: frames go on coming."""
+        sent = self.latest
+        if sent is None or self._first is not None:
+            return True
+        first = sent
+        if sent.sent == 0:
+            # It goes out before the first frame, and may be read after it: all that the sender ever counts.
+            self._base, first = NOTHING, replace(sent, dropped={})
+        else:
+            *before, present = sent.sessions
+            base = here.cut(present, sent.position)
+            if base is None:
+                return False
+            self._sessions.add(present)
+            earlier, _ = here.received(tuple(before))
+            self._base = base.and_also(earlier)
+        self._begin(sent, here)
+        self._first, self._then = first, self._base
+        return True
+
+    def join(self, here: Arrivals) -> Joined | None:
+        """None until it is known where the sender's account begins."""
+        if not self.settle(here) or self.latest is None or self._first is None:
             return None
         dropped = sum(self.latest.dropped.values()) - sum(self._first.dropped.values())
         told = self.latest.published - self._first.published
+        received, is_all = here.received(self.latest.sessions)
         now = received.since(self._base)
         if told < dropped + now.total:
             # Frames have come that the sender has not told of yet: its word is held against that time.
@@ -158,5 +242,6 @@ class Book:
             delivered=now.delivered,
             sender=dropped,
             receiver=sum(now.dropped.values()),
-            exact=self._exact,
+            exact=self._exact and is_all,
+            whole=len(self._runs) == 1 and self._first.sent == 0,
         )

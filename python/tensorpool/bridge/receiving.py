@@ -19,7 +19,7 @@ from ..context.context import Context
 from ..errors import AttachError, CodecError, RoleFailed, StreamBusy, TensorPoolError
 from ..service import Event
 from .config import AS_DRIVER, AS_SOURCE, BridgeSettings
-from .counters import BridgeCounters
+from .counters import BridgeCounters, sum_each
 from .fallback import FallbackUri
 from .ledger import LEDGER_KEY, Book, Received, Sent
 from .messages import (
@@ -47,7 +47,7 @@ _MAX_KEPT_BYTES: Final = 64 << 10
 _LOOK_NS: Final = 5_000_000
 
 
-@dataclass
+@dataclass(eq=False)
 class _Arrival:
     """A mapping at its destination."""
 
@@ -59,6 +59,14 @@ class _Arrival:
     book: Book = field(default_factory=Book)
     said: dict[tuple[int, int | None], bytes] = field(default_factory=dict)
     """Metadata heard last, to be said again under a new local epoch."""
+
+    def received(self, sessions: tuple[int, ...]) -> tuple[Received, bool]:
+        delivered, turned_away, lost, is_all = self.receiver.received(self.route.source_stream_id, sessions)
+        return Received(delivered, turned_away, lost), is_all
+
+    def cut(self, session: int, position: int | None) -> Received | None:
+        found = self.receiver.cut(self.route.source_stream_id, session, position)
+        return None if found is None else Received(*found)
 
 
 class Receiving:
@@ -80,6 +88,9 @@ class Receiving:
         self._stack = ExitStack()
         self._receivers: dict[tuple[Endpoint, Endpoint], _native.BridgeReceiver] = {}
         self._arrivals: list[_Arrival] = []
+        self._by_stream: dict[tuple[_native.BridgeReceiver, int], _Arrival] = {}
+        self._unsettled: list[_Arrival] = []
+        """Whose sender was heard of, and it is not known yet where its account begins."""
         self._publications: dict[int, _native.Publication] = {}
         self._metadata_ears: dict[Endpoint, _native.Subscription] = {}
         self._next_look_ns = 0
@@ -100,6 +111,7 @@ class Receiving:
             candidates = [route.dest_stream_id] if route.dest_stream_id else free[number:] + free[:number]
             arrival = _Arrival(route, receiver, self._destination(route, candidates))
             self._arrivals.append(arrival)
+            self._by_stream[receiver, route.source_stream_id] = arrival
             control = route.mapping.dest_control_stream_id
             progress = (_IPC, control) if settings.forward_progress and control else None
             receiver.add(route.source_stream_id, arrival.state.stream_id, progress)
@@ -169,10 +181,11 @@ class Receiving:
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._next_look_ns:
             self._next_look_ns = now_ns + _LOOK_NS
-            wanting = {(one, stream_id) for one in self._receivers.values() for stream_id in one.wanting()}
-            for arrival in self._arrivals:
-                if (arrival.receiver, arrival.route.source_stream_id) in wanting:
-                    work += self._settle(arrival)
+            for receiver in self._receivers.values():
+                for stream_id in receiver.wanting():
+                    work += self._settle(self._by_stream[receiver, stream_id])
+            if self._unsettled:
+                self._unsettled = [one for one in self._unsettled if not one.book.settle(one)]
         for receiver in self._receivers.values():
             for word in receiver.words(_LIMIT):
                 self._on_word(receiver, word)
@@ -247,18 +260,11 @@ class Receiving:
             return
         if not self._settings.forward_qos or head.template_id not in QOS:
             return
-        for arrival in self._of(receiver, head.stream_id):
-            control = arrival.route.mapping.dest_control_stream_id
-            if control:
-                sent = self._publication(control).offer(with_stream(word, arrival.state.stream_id)) == "sent"
-                (self._counters.forwarded if sent else self._counters.unforwarded)["qos"].add()
-
-    def _of(self, receiver: _native.BridgeReceiver, stream_id: int) -> list[_Arrival]:
-        return [
-            one
-            for one in self._arrivals
-            if one.receiver is receiver and one.route.source_stream_id == stream_id
-        ]
+        arrival = self._by_stream.get((receiver, head.stream_id))
+        control = 0 if arrival is None else arrival.route.mapping.dest_control_stream_id
+        if arrival is not None and control:
+            sent = self._publication(control).offer(with_stream(word, arrival.state.stream_id)) == "sent"
+            (self._counters.forwarded if sent else self._counters.unforwarded)["qos"].add()
 
     def _on_ledger(self, receiver: _native.BridgeReceiver, word: bytes) -> None:
         try:
@@ -270,9 +276,11 @@ class Receiving:
         if sent is None:
             self._counters.unusable["ledger"].add()
             return
-        for arrival in self._of(receiver, sent.source_stream_id):
-            standing = receiver.standing(sent.source_stream_id)
-            arrival.book.hear(sent, Received.of(standing))
+        arrival = self._by_stream.get((receiver, sent.source_stream_id))
+        if arrival is not None:
+            arrival.book.hear(sent, arrival)
+            if not arrival.book.settle(arrival) and arrival not in self._unsettled:
+                self._unsettled.append(arrival)
 
     def _on_metadata(self, at: Endpoint, message: bytes) -> None:
         head = head_of(message)
@@ -319,6 +327,10 @@ class Receiving:
 
     # --- how it stands
 
+    def sums(self) -> tuple[int, int, int]:
+        """Frames delivered, their bytes, and those of which chunks came and no frame."""
+        return sum_each(one.sums() for one in self._receivers.values())
+
     def rows(self) -> list[dict[str, Any]]:
         """How each mapping stands, joined with what its sender told."""
         return [self._row(one) for one in self._arrivals]
@@ -326,7 +338,7 @@ class Receiving:
     def _row(self, arrival: _Arrival) -> dict[str, Any]:
         standing = arrival.receiver.standing(arrival.route.source_stream_id)
         received = Received.of(standing)
-        joined = arrival.book.join(received)
+        joined = arrival.book.join(arrival)
         producer = arrival.producer
         local = None if producer is None else producer.epoch
         return {

@@ -19,7 +19,7 @@ from ..errors import CodecError
 from ..sbe.wire import ShmPoolAnnounce
 from ..service import Event
 from .config import BridgeSettings
-from .counters import BridgeCounters
+from .counters import BridgeCounters, sum_each
 from .fallback import FallbackUri
 from .ledger import LEDGER_KEY, Sent
 from .messages import METADATA, POOL_ANNOUNCE, PROGRESS, QOS, head_of
@@ -209,29 +209,37 @@ class Sending:
         return len(routes)
 
     def _tell(self, route: Route) -> bool:
-        account = self.account(route).encode()
-        event = Event(f"bridge:{self._settings.instance_id}", LEDGER_KEY, account)
+        place = self._senders[route.payload].place(route.source_stream_id)
+        if place is None:
+            return False
+        sessions, position, sent = place
+        _, dropped = self._account(route)
+        account = Sent(self._run, route.source_stream_id, sent, dropped, tuple(sessions), position)
+        event = Event(f"bridge:{self._settings.instance_id}", LEDGER_KEY, account.encode())
         if self._publications[route.control].offer(event.encode(self._clock)) != "sent":
             return False
         self._told.add(route)
         return True
 
-    def account(self, route: Route) -> Sent:
-        ledger = self._consumers[route].ledger()
+    def _account(self, route: Route) -> tuple[Mapping[str, int], dict[str, int]]:
+        """What was sent, and what was not by reason."""
         counters = self._senders[route.payload].counters(route.source_stream_id)
         dropped = {name: n for name, n in counters.items() if name not in _FRAMES}
-        for name, n in ledger.dropped.items():
+        for name, n in self._consumers[route].ledger().dropped.items():
             dropped[name] = dropped.get(name, 0) + n
-        return Sent(self._run, route.source_stream_id, counters["sent"], dropped)
+        return counters, dropped
+
+    def sums(self) -> tuple[int, int, int]:
+        """Frames sent, their bytes, and those that were not."""
+        return sum_each(one.sums() for one in self._senders.values())
 
     def rows(self) -> list[dict[str, Any]]:
         """How each mapping stands."""
         return [self._row(route) for route in self.routes]
 
     def _row(self, route: Route) -> dict[str, Any]:
-        account = self.account(route)
+        counters, dropped = self._account(route)
         sender = self._senders[route.payload]
-        counters: Mapping[str, int] = sender.counters(route.source_stream_id)
         consumer = self._consumers[route]
         epoch = consumer.epoch
         return {
@@ -243,11 +251,11 @@ class Sending:
             "connected": sender.is_connected,
             "chunk_bytes": None if (slices := sender.slices) is None else slices[1],
             "epoch": None if epoch is None else str(epoch),
-            "published": account.published,
-            "sent": account.sent,
+            "published": counters["sent"] + sum(dropped.values()),
+            "sent": counters["sent"],
             "chunks": counters["chunks"],
             "bytes": counters["bytes"],
-            "dropped": {name: n for name, n in account.dropped.items() if n},
+            "dropped": {name: n for name, n in dropped.items() if n},
         }
 
     def close(self) -> None:

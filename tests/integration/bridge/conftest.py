@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.bridge.hosts import Pair, free_port, open_host
+from tests.integration.bridge.hosts import Pair, open_host
+from tests.ports import free_port
 
 
 @pytest.fixture

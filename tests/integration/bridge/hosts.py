@@ -3,7 +3,6 @@ knows of the other comes over UDP."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,13 +15,6 @@ from tensorpool.runtime.config import Config
 from tensorpool.runtime.runner import Runner
 
 DEADLINE_S = 60.0
-
-
-def free_port() -> int:
-    """A UDP port that nobody has at the moment."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def channel(port: int, *words: str) -> str:

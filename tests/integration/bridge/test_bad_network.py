@@ -62,14 +62,15 @@ class Line:
             return ledger if ledger is not None and ledger["published"] == sent else None
 
         self.wait_until(told, timeout=DEADLINE_S)
-        last = (-1, -1)
+        last, looks = (-1, -1), 0
 
         def is_quiet() -> bool:
-            nonlocal last
+            nonlocal last, looks
             now = (row(self.receiver)["chunks"], row(self.receiver)["delivered"])
-            quiet, last = now == last, now
+            looks, last = looks + 1 if now == last else 0, now
             time.sleep(0.4)
-            return quiet
+            # Two in a row: on a busy machine what is under way may stand still for as long as one.
+            return looks >= 2
 
         self.wait_until(is_quiet, timeout=DEADLINE_S)
         ledger: dict[str, Any] = row(self.receiver)["ledger"]

@@ -42,6 +42,7 @@ def test_frames_arrive_as_they_were_with_their_sequence_and_time(
         "delivered": len(SIZES),
         "dropped": {"sender": 0, "network": 0, "receiver": 0},
         "exact": True,
+        "whole": True,
     }
     assert row(sender)["sent"] == len(SIZES)
 

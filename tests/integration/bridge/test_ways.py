@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.integration.bridge.hosts import DEADLINE_S, Pair, channel, free_port, row, settings_of
+from tests.integration.bridge.hosts import DEADLINE_S, Pair, channel, row, settings_of
+from tests.ports import free_port
 
 
 @pytest.mark.requirement("bridge-2.3-1", "bridge-2.3-2")

@@ -35,6 +35,11 @@ def test_metadata_keeps_its_version():
     assert epoch_of(moved) == 6
 
 
+@given(st.integers(0, len(PROGRESS.encode()) - 1))
+def test_a_message_that_is_cut_short_is_none(length: int):
+    assert head_of(PROGRESS.encode()[:length]) is None
+
+
 def test_what_a_message_is_stands_in_its_head():
     head = head_of(PROGRESS.encode())
     assert head is not None

@@ -85,14 +85,29 @@ impl ExclusivePublication {
         }
     }
 
-    /// The most that one claim holds: what the channel's MTU leaves for a message.
-    pub fn max_payload_length(&self) -> usize {
+    fn constants(&self) -> c::aeron_publication_constants_t {
         // SAFETY: a zeroed struct is a valid out-value.
         unsafe {
             let mut constants: c::aeron_publication_constants_t = std::mem::zeroed();
             c::aeron_exclusive_publication_constants(self.ptr, &raw mut constants);
-            constants.max_payload_length
+            constants
         }
+    }
+
+    /// The most that one claim holds: what the channel's MTU leaves for a message.
+    pub fn max_payload_length(&self) -> usize {
+        self.constants().max_payload_length
+    }
+
+    pub fn session_id(&self) -> i32 {
+        self.constants().session_id
+    }
+
+    /// Where the next claim begins; none once it is closed.
+    pub fn position(&self) -> Option<i64> {
+        // SAFETY: alive under the owner's lock.
+        let at = unsafe { c::aeron_exclusive_publication_position(self.ptr) };
+        (at >= 0).then_some(at)
     }
 
     pub fn is_connected(&self) -> bool {

@@ -27,6 +27,12 @@ impl Header {
         self.frame().session_id
     }
 
+    /// Where the fragment ends in its session.
+    pub fn position(self) -> i64 {
+        // SAFETY: as in frame.
+        unsafe { c::aeron_header_position(self.0) }
+    }
+
     /// The session, and whether the fragment is the first and the last of its message.
     pub fn fragment(self) -> (i32, bool, bool) {
         let frame = self.frame();
@@ -117,6 +123,20 @@ impl Subscription {
     pub fn is_connected(&self) -> bool {
         // SAFETY: alive under the owner's lock.
         unsafe { c::aeron_subscription_is_connected(self.ptr) }
+    }
+
+    /// How far a session was read; none if it is not here.
+    pub fn position(&self, session_id: i32) -> Option<i64> {
+        // SAFETY: alive under the owner's lock; an image that is found is held until it is released.
+        unsafe {
+            let image = c::aeron_subscription_image_by_session_id(self.ptr, session_id);
+            if image.is_null() {
+                return None;
+            }
+            let position = c::aeron_image_position(image);
+            c::aeron_subscription_image_release(self.ptr, image);
+            Some(position)
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use tensorpool_core::descriptor::{FrameDescriptor, Seen};
 use tensorpool_core::drops::Drop as Reason;
 
 use crate::aeron::{AeronError, Client, Subscription};
-use crate::announces::with_parameter;
+use crate::channels::untethered;
 use crate::consumer::Consumer;
 use crate::feed::Feed;
 use crate::handle::Handle;
@@ -46,8 +46,7 @@ impl Ears {
     pub fn advance(&mut self, client: &Client) -> Result<bool, AeronError> {
         let mut all = true;
         for ear in &mut self.0 {
-            let channel = with_parameter(&ear.channel, "tether=false");
-            ear.subscription.advance(|| client.add_subscription(&channel, ear.stream_id))?;
+            ear.subscription.advance(|| client.add_subscription(&untethered(&ear.channel), ear.stream_id))?;
             if ear.subscription.get().is_none() {
                 all = false;
                 continue;

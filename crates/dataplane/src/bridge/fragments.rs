@@ -21,14 +21,14 @@ impl Fragments {
         self.dropped
     }
 
-    /// Hands every whole message to `f`; what came in one piece is not copied.
+    /// Hands every whole message and its session to `f`; what came in one piece is not copied.
     #[inline]
-    pub fn take(&mut self, bytes: &[u8], header: Header, f: impl FnOnce(&[u8])) {
+    pub fn take(&mut self, bytes: &[u8], header: Header, f: impl FnOnce(&[u8], i32)) {
         let (session, begins, ends) = header.fragment();
         if begins && ends {
-            return f(bytes);
+            return f(bytes, session);
         }
-        self.put_together(bytes, session, begins, ends, f);
+        self.put_together(bytes, session, begins, ends, |message| f(message, session));
     }
 
     #[cold]

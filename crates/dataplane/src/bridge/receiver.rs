@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
+use tensorpool_core::accounts::{Counts, Cut};
 use tensorpool_core::announce::{PoolAnnounce, Seen};
 use tensorpool_core::assembly::Tally;
 use tensorpool_core::bridged::Announced;
@@ -167,6 +168,33 @@ impl Receiver {
         })
     }
 
+    /// What became of the frames of these sessions; false if one of them may have been forgotten.
+    pub fn received(&self, stream_id: u32, sessions: &[i32]) -> Option<(Counts, bool)> {
+        self.with(stream_id, |sink| sink.accounts.sum(sessions, sink.table.tally()))
+    }
+
+    /// What had been counted at a place of a session. No place: where it began.
+    pub fn cut(&self, stream_id: u32, session: i32, position: Option<i64>) -> Option<Cut> {
+        let mut state = self.core.enter();
+        let at = *state.by_stream.get(&stream_id)?;
+        let reached = state.payload.get().and_then(|p| p.position(session));
+        let Sink { accounts, table, .. } = &mut state.sinks[at];
+        let Some(position) = position else {
+            accounts.begin(session, table.tally());
+            return Some(Cut::At(Counts::default()));
+        };
+        Some(accounts.cut(session, position, reached, table.tally()))
+    }
+
+    /// Frames delivered, their bytes, and those of which chunks came and no frame; of all mappings.
+    pub fn sums(&self) -> (u64, u64, u64) {
+        let state = self.core.enter();
+        let tallies = state.sinks.iter().map(|sink| sink.table.tally());
+        tallies.fold((0, 0, 0), |(delivered, bytes, dropped), t| {
+            (delivered + t.delivered, bytes + t.bytes, dropped + t.turned_away + t.lost.iter().sum::<u64>())
+        })
+    }
+
     /// Streams of the source that have no destination at the moment.
     pub fn wanting(&self) -> Vec<u32> {
         let state = self.core.enter();
@@ -267,9 +295,9 @@ impl State {
         let Self { payload, fragments, sinks, by_stream, faults, unmapped, .. } = self;
         let Some(subscription) = payload.get() else { return 0 };
         subscription.poll(FRAGMENTS_A_TURN, |bytes, header| {
-            fragments.take(bytes, header, |message| match Chunk::decode(message, limits) {
+            fragments.take(bytes, header, |message, session| match Chunk::decode(message, limits) {
                 Ok(chunk) => match by_stream.get(&chunk.stream_id) {
-                    Some(at) => sinks[*at].on_chunk(&chunk, now_ns),
+                    Some(at) => sinks[*at].on_chunk(&chunk, session, || header.position(), now_ns),
                     None => *unmapped += 1,
                 },
                 Err(fault) => faults[fault as usize] += 1,

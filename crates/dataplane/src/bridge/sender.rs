@@ -3,17 +3,19 @@
 //! Only what was still whole after it was copied is sent: a frame overwritten meanwhile is given up, and the claim
 //! that holds its torn bytes becomes padding. Back-pressure is what paces it: the frame waits in its slot.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use tensorpool_core::chunk::{self, Cut, DATA_HEADER_LENGTH, Revision, Slices, Whose};
 use tensorpool_core::copy;
 use tensorpool_core::layout::HEADER_SLOT_BYTES;
+use tensorpool_core::time::monotonic_ns;
 
 use super::ears::Ears;
+use super::source::{Source, bump};
 use super::worker::Worker;
 use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken};
-use crate::announces::with_parameter;
+use crate::channels::with_parameter;
 use crate::conductor::Endpoint;
 use crate::consumer::{Consumer, Frame};
 use crate::handle::Handle;
@@ -24,8 +26,13 @@ use crate::turn::TurnLock;
 const CHUNKS_A_TURN: usize = 256;
 /// Descriptors heard at a time.
 const WORDS_A_TURN: usize = 64;
-/// No epoch was announced yet.
-const NO_EPOCH: u64 = u64::MAX;
+/// How often descriptors are heard while there are frames to send: an ear has an image for each producer, and
+/// looking at all of them at each turn would cost the more the more mappings there are.
+const HEAR_NS: u64 = 200_000;
+/// How often consumers are asked of which the ear heard nothing.
+const ASK_NS: u64 = 200_000;
+/// Sessions of one run that its account names: as many as a receiver remembers.
+const MAX_SESSIONS: usize = 16;
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -37,56 +44,6 @@ pub struct Config {
     pub max_chunk_bytes: u32,
     pub max_payload_bytes: u32,
     pub revision: Revision,
-}
-
-/// received by the consumer = sent + the sum of the others + what is under way.
-#[derive(Debug, Default)]
-pub struct Counters {
-    pub sent: AtomicU64,
-    pub chunks: AtomicU64,
-    pub bytes: AtomicU64,
-    /// Overwritten while it was being sent.
-    pub overwritten: AtomicU64,
-    /// Overwritten before its epoch's announce had gone out.
-    pub unannounced: AtomicU64,
-    /// Nobody receives at the moment.
-    pub not_connected: AtomicU64,
-    /// The media driver went away in the middle.
-    pub closed: AtomicU64,
-    /// More than 65,535 chunks.
-    pub too_many_chunks: AtomicU64,
-    /// Longer than `max_payload_bytes`.
-    pub too_long: AtomicU64,
-}
-
-fn bump(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
-
-/// A stream that is sent.
-pub struct Source {
-    consumer: Arc<Consumer>,
-    /// The epoch whose announce has been forwarded: a receiver takes no frame before it.
-    announced: AtomicU64,
-    counters: Counters,
-}
-
-impl Source {
-    pub fn consumer(&self) -> &Arc<Consumer> {
-        &self.consumer
-    }
-
-    pub fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    pub fn announced(&self, epoch: u64) {
-        self.announced.store(epoch, Ordering::Relaxed);
-    }
-
-    fn is_announced(&self, frame: &Frame) -> bool {
-        self.announced.load(Ordering::Relaxed) == frame.mapping.epoch
-    }
 }
 
 struct Feed {
@@ -101,16 +58,31 @@ struct Outgoing {
     header: [u8; HEADER_SLOT_BYTES],
     cut: Cut,
     next: u32,
+    /// Where it begins in the session.
+    from: Option<i64>,
+}
+
+/// A place in the sender's stream, with all frames before it that were sent.
+pub struct Place {
+    /// Those of this run so far; the last is the present one.
+    pub sessions: Vec<i32>,
+    pub position: i64,
+    pub sent: u64,
 }
 
 struct State {
     publication: Handle<ExclusivePublication>,
     slices: Option<Slices>,
+    sessions: Vec<i32>,
     ears: Ears,
     feeds: Vec<Feed>,
     /// Whose turn it is.
     turn: usize,
     outgoing: Option<Outgoing>,
+    /// Some consumer may have a frame.
+    has_more: bool,
+    next_hear_ns: u64,
+    next_ask_ns: u64,
 }
 
 struct Core {
@@ -139,10 +111,14 @@ impl Sender {
         let state = State {
             publication: Handle::None,
             slices: None,
+            sessions: Vec::new(),
             ears: Ears::default(),
             feeds: Vec::new(),
             turn: 0,
             outgoing: None,
+            has_more: false,
+            next_hear_ns: 0,
+            next_ask_ns: 0,
         };
         let core = Arc::new(Core {
             config,
@@ -158,10 +134,9 @@ impl Sender {
 
     /// From now on frames of that consumer are sent.
     pub fn add(&self, consumer: Arc<Consumer>) -> Arc<Source> {
-        let source =
-            Arc::new(Source { consumer, announced: AtomicU64::new(NO_EPOCH), counters: Counters::default() });
+        let source = Arc::new(Source::new(consumer));
         let mut state = self.core.enter();
-        state.ears.add(source.consumer.clone());
+        state.ears.add(source.consumer().clone());
         state.feeds.push(Feed { source: source.clone(), held: None });
         self.core.attached.store(false, Ordering::Relaxed);
         source
@@ -178,6 +153,29 @@ impl Sender {
     /// How frames are cut on this channel; none while there is no publication.
     pub fn slices(&self) -> Option<Slices> {
         self.core.enter().slices
+    }
+
+    /// Where it stands with a stream; none while there is no publication.
+    pub fn place(&self, source: &Source) -> Option<Place> {
+        let mut state = self.core.enter();
+        let State { publication, outgoing, sessions, .. } = &mut *state;
+        let publication = publication.get()?;
+        let position = outgoing.as_ref().map_or_else(|| publication.position(), |out| out.from)?;
+        let sent = source.counters().sent.load(Ordering::Relaxed);
+        Some(Place { sessions: sessions.clone(), position, sent })
+    }
+
+    /// Frames sent, their bytes, and those that were not; of all streams.
+    pub fn sums(&self) -> (u64, u64, u64) {
+        let state = self.core.enter();
+        state.feeds.iter().fold((0, 0, 0), |(sent, bytes, dropped), feed| {
+            let (counters, consumer) = (feed.source.counters(), feed.source.consumer().counters());
+            (
+                sent + counters.sent.load(Ordering::Relaxed),
+                bytes + counters.bytes.load(Ordering::Relaxed),
+                dropped + counters.dropped() + consumer.drops.in_span(),
+            )
+        })
     }
 
     pub fn stop(&self) {
@@ -201,22 +199,29 @@ impl Core {
 
     fn turn(&self) -> usize {
         let mut state = self.lock();
-        let State { publication, slices, ears, feeds, turn, outgoing } = &mut *state;
+        let now_ns = monotonic_ns();
         // Also while the network holds us up: nobody waits for a reader that listens.
-        ears.listen(WORDS_A_TURN);
+        if (state.outgoing.is_none() && !state.has_more) || now_ns >= state.next_hear_ns {
+            state.hear(now_ns);
+        }
+        let State { publication, slices, ears, feeds, turn, outgoing, has_more, next_ask_ns, .. } =
+            &mut *state;
         let (Some(publication), Some(slices)) = (publication.get(), slices) else { return 0 };
         let mut done = 0;
         while done < CHUNKS_A_TURN {
             let Some(frame) = outgoing else {
+                if !*has_more && now_ns < *next_ask_ns {
+                    return done;
+                }
                 let Some((source, frame)) = next_frame(feeds, turn) else {
-                    if ears.listen(WORDS_A_TURN) == 0 {
-                        return done;
-                    }
-                    done += 1;
+                    *next_ask_ns = now_ns + ASK_NS;
+                    *has_more = ears.listen(WORDS_A_TURN) > 0;
+                    done += usize::from(*has_more);
                     continue;
                 };
+                *has_more = true;
                 done += 1;
-                *outgoing = self.begin(source, frame, slices, publication.is_connected());
+                *outgoing = self.begin(source, frame, slices, publication);
                 continue;
             };
             match self.send_one(publication, frame) {
@@ -231,14 +236,20 @@ impl Core {
         done
     }
 
-    fn begin(&self, source: Arc<Source>, frame: Frame, slices: &Slices, connected: bool) -> Option<Outgoing> {
+    fn begin(
+        &self,
+        source: Arc<Source>,
+        frame: Frame,
+        slices: &Slices,
+        publication: &ExclusivePublication,
+    ) -> Option<Outgoing> {
         let counters = source.counters();
         let len = frame.located.info.values_len_bytes;
         let cut = slices.cut(len);
         let refused = match cut {
             _ if len > self.config.max_payload_bytes => Some(&counters.too_long),
             None => Some(&counters.too_many_chunks),
-            _ if !connected => Some(&counters.not_connected),
+            _ if !publication.is_connected() => Some(&counters.not_connected),
             _ => None,
         };
         if let Some(counter) = refused {
@@ -247,7 +258,8 @@ impl Core {
         }
         // Before any of it is sent, the slot is looked at again, so these bytes are the frame's own.
         let header = frame.mapping.header_bytes(frame.located.seq);
-        cut.map(|cut| Outgoing { source, frame, header, cut, next: 0 })
+        let from = publication.position();
+        cut.map(|cut| Outgoing { source, frame, header, cut, next: 0, from })
     }
 
     #[inline]
@@ -298,20 +310,36 @@ impl Core {
     }
 }
 
+impl State {
+    fn hear(&mut self, now_ns: u64) {
+        self.has_more |= self.ears.listen(WORDS_A_TURN) > 0;
+        self.next_hear_ns = now_ns + HEAR_NS;
+    }
+
+    fn note_session(&mut self, session: i32) {
+        if self.sessions.last() != Some(&session) {
+            if self.sessions.len() == MAX_SESSIONS {
+                self.sessions.remove(0);
+            }
+            self.sessions.push(session);
+        }
+    }
+}
+
 /// The next frame of whoever has one, each stream in its turn.
 fn next_frame(feeds: &mut [Feed], turn: &mut usize) -> Option<(Arc<Source>, Frame)> {
     for _ in 0..feeds.len() {
         let feed = &mut feeds[*turn % feeds.len()];
         *turn = turn.wrapping_add(1);
         let source = &feed.source;
-        let Some(frame) = feed.held.take().or_else(|| source.consumer.poll_one()) else { continue };
+        let Some(frame) = feed.held.take().or_else(|| source.consumer().poll_one()) else { continue };
         if source.is_announced(&frame) {
             return Some((source.clone(), frame));
         }
         if frame.mapping.still_holds(frame.located.seq) {
             feed.held = Some(frame);
         } else {
-            bump(&source.counters.unannounced);
+            bump(&source.counters().unannounced);
         }
     }
     None
@@ -338,7 +366,9 @@ impl Endpoint for Sender {
         if let Some(publication) = state.publication.get() {
             let channel_mtu = publication.max_payload_length() as u32 + DATA_HEADER_LENGTH;
             let mtu = config.mtu_bytes.unwrap_or(u32::MAX).min(channel_mtu);
+            let session = publication.session_id();
             state.slices = Slices::new(mtu, config.chunk_bytes, config.max_chunk_bytes);
+            state.note_session(session);
         }
         let has_ears = state.ears.advance(client)?;
         core.attached.store(has_ears && state.publication.get().is_some(), Ordering::Relaxed);
@@ -351,7 +381,7 @@ impl Endpoint for Sender {
         (state.publication, state.slices) = (Handle::None, None);
         state.ears.detach();
         if let Some(out) = state.outgoing.take() {
-            bump(&out.source.counters.closed);
+            bump(&out.source.counters().closed);
         }
     }
 

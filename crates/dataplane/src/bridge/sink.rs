@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tensorpool_core::accounts::Accounts;
 use tensorpool_core::announce::PoolAnnounce;
 use tensorpool_core::assembly::{Loss, Store, Table};
 use tensorpool_core::bridged::{Source, Word};
@@ -63,6 +64,7 @@ pub(super) struct Sink {
     pub dest_stream_id: u32,
     pub source: Source,
     pub table: Table<Placed>,
+    pub accounts: Accounts,
     pub echo: Echo,
     pub voice: Handle<Publication>,
     pub voice_at: Option<(String, i32)>,
@@ -80,6 +82,7 @@ impl Sink {
             dest_stream_id,
             source: Source::new(silence_ns),
             table: Table::new(timeout_ns),
+            accounts: Accounts::default(),
             echo: Echo::default(),
             voice: Handle::None,
             voice_at: None,
@@ -134,18 +137,24 @@ impl Sink {
         }
     }
 
+    /// `position`: where the chunk ends in its session.
     #[inline]
-    pub fn on_chunk(&mut self, chunk: &Chunk<'_>, now_ns: u64) {
-        if let Err((why, ends_all)) = self.source.admit(chunk.epoch) {
-            if ends_all {
-                self.table.abandon(Loss::Epoch);
+    pub fn on_chunk(&mut self, chunk: &Chunk<'_>, session: i32, position: impl FnOnce() -> i64, now_ns: u64) {
+        self.accounts.turn_to(session, self.table.tally());
+        let step = match self.source.admit(chunk.epoch) {
+            Ok(()) => {
+                let mut slots =
+                    Slots { source: &self.source, destination: &mut self.destination, echo: &mut self.echo };
+                self.table.on_chunk(chunk, now_ns, &mut slots)
             }
-            self.table.ignore(chunk, why);
-            return;
-        }
-        let mut slots =
-            Slots { source: &self.source, destination: &mut self.destination, echo: &mut self.echo };
-        self.table.on_chunk(chunk, now_ns, &mut slots);
+            Err((why, ends_all)) => {
+                if ends_all {
+                    self.table.abandon(Loss::Epoch);
+                }
+                self.table.ignore(chunk, why)
+            }
+        };
+        self.accounts.note(step, chunk.index == 0, position);
     }
 
     /// What is due of forwarded progress, as it is said here.

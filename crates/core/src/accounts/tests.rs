@@ -1,0 +1,156 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// A tally and what a sender of each session would say of it.
+#[derive(Default)]
+struct World {
+    accounts: Accounts,
+    tally: Tally,
+    /// Session, end and fate of all frames.
+    truth: Vec<(i32, i64, Fate)>,
+    at: i64,
+}
+
+impl World {
+    /// A frame of three chunks, of which the last decides.
+    fn frame(&mut self, session: i32, fate: Fate) {
+        self.accounts.turn_to(session, &self.tally);
+        let step = match fate {
+            Fate::Delivered => {
+                self.tally.delivered += 1;
+                Step::Delivered
+            }
+            Fate::TurnedAway => {
+                self.tally.turned_away += 1;
+                Step::Ignored(Ignored::OldEpoch)
+            }
+            Fate::Lost(why) => {
+                self.tally.lost[why as usize] += 1;
+                Step::Lost(why)
+            }
+        };
+        self.at += 64;
+        self.accounts.note(Step::Taken, false, || unreachable!("nothing to note"));
+        self.accounts.note(step, true, || self.at);
+        self.truth.push((session, self.at, fate));
+    }
+
+    fn count(&self, session: i32, upto: i64) -> u64 {
+        let is_before = |(s, end, fate): &&(i32, i64, Fate)| {
+            *s == session && *end <= upto && !matches!(fate, Fate::Lost(why) if why.is_incomplete())
+        };
+        self.truth.iter().filter(is_before).count() as u64
+    }
+
+    fn cut(&mut self, session: i32, position: i64) -> Cut {
+        self.accounts.cut(session, position, Some(self.at), &self.tally)
+    }
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        4 => Just(Fate::Delivered),
+        1 => Just(Fate::TurnedAway),
+        1 => Just(Fate::Lost(Loss::NoPool)),
+        1 => Just(Fate::Lost(Loss::Superseded)),
+    ]
+}
+
+impl std::fmt::Debug for Fate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Delivered => "delivered",
+            Self::TurnedAway => "turned away",
+            Self::Lost(why) => why.word(),
+        })
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_cut_divides_what_was_before_from_what_came_after(
+        frames in proptest::collection::vec((0i32..3, fate()), 0..200),
+        more in proptest::collection::vec((0i32..3, fate()), 0..50),
+        cut in 0i64..250,
+        session in 0i32..3,
+    ) {
+        let mut world = World::default();
+        frames.iter().for_each(|(session, fate)| world.frame(*session, *fate));
+        let place = (cut * 64).min(world.at);
+        let Cut::At(base) = world.cut(session, place) else { panic!("all of it is noted") };
+        prop_assert_eq!(base.total(), world.count(session, place));
+        // What comes later changes nothing of it, and is told from it.
+        more.iter().for_each(|(session, fate)| world.frame(*session, *fate));
+        let (sum, is_all) = world.accounts.sum(&[session], &world.tally);
+        prop_assert!(is_all);
+        prop_assert_eq!(sum.since(&base).total(), world.count(session, i64::MAX) - world.count(session, place));
+        let (all, _) = world.accounts.sum(&[0, 1, 2], &world.tally);
+        prop_assert_eq!(all, Counts::of(&world.tally));
+    }
+}
+
+#[test]
+fn a_place_that_was_not_read_yet_is_asked_for_again() {
+    let mut world = World::default();
+    world.frame(1, Fate::Delivered);
+    assert_eq!(world.accounts.cut(1, 65, Some(64), &world.tally), Cut::Ahead);
+    assert_eq!(world.accounts.cut(1, 65, None, &world.tally), Cut::Ahead, "no such session is here");
+    world.frame(1, Fate::Delivered);
+    let Cut::At(base) = world.cut(1, 65) else { panic!("it was read") };
+    assert_eq!(base.delivered, 1);
+}
+
+#[test]
+fn what_no_chunk_decided_makes_the_next_place_wait() {
+    let mut world = World::default();
+    world.frame(1, Fate::Delivered);
+    // A destination that went away took a frame with it.
+    world.tally.lost[Loss::Detached as usize] += 1;
+    assert_eq!(world.cut(1, 64), Cut::Unknown);
+    world.frame(1, Fate::Delivered);
+    let Cut::At(base) = world.cut(1, 64) else { panic!("known again from there on") };
+    assert_eq!(base.total(), 2);
+}
+
+#[test]
+fn too_long_ago_is_unknown() {
+    let mut world = World::default();
+    for _ in 0..=MAX_NOTED {
+        world.frame(1, Fate::Delivered);
+    }
+    assert_eq!(world.accounts.all[0].notes.as_ref().unwrap().all.len(), MAX_NOTED);
+    assert_eq!(world.cut(1, 63), Cut::Unknown);
+    let now = world.at;
+    let Cut::At(base) = world.cut(1, now) else { panic!("that is now") };
+    assert_eq!(base.delivered, MAX_NOTED as u64 + 1);
+}
+
+#[test]
+fn a_session_that_is_known_from_its_beginning_is_not_noted() {
+    let mut world = World::default();
+    world.tally.delivered = 7;
+    world.accounts.begin(5, &world.tally);
+    world.frame(5, Fate::Delivered);
+    world.accounts.begin(6, &world.tally);
+    world.frame(6, Fate::Delivered);
+    world.frame(5, Fate::Delivered);
+    let delivered = |sessions: &[i32]| world.accounts.sum(sessions, &world.tally).0.delivered;
+    assert_eq!((delivered(&[5]), delivered(&[6]), delivered(&[5, 6])), (2, 1, 3));
+    assert!(world.accounts.all.iter().all(|a| a.notes.is_none()));
+}
+
+#[test]
+fn no_more_sessions_are_kept_than_that_and_it_says_so() {
+    let mut world = World::default();
+    for session in 0..MAX_SESSIONS as i32 {
+        world.frame(session, Fate::Delivered);
+    }
+    assert!(world.accounts.sum(&[0, 99], &world.tally).1, "99 never came");
+    world.frame(100, Fate::Delivered);
+    assert_eq!(world.accounts.all.len(), MAX_SESSIONS);
+    assert!(!world.accounts.sum(&[0], &world.tally).1);
+    assert!(world.accounts.sum(&[1, 100], &world.tally).1);
+    world.accounts.begin(101, &world.tally);
+    assert_eq!(world.accounts.all.len(), MAX_SESSIONS);
+}
