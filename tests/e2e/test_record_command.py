@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 import tensorpool as tp
 from tensorpool import recording
 from tests.e2e.commandline import PATIENCE_S, CommandLine, filming, running
+from tests.e2e.terminal import ended, in_terminal, interrupt
 
 IMAGE = np.arange(1000, dtype=np.uint16)
 
@@ -74,6 +76,27 @@ def test_ctrl_c_seals_and_prints_the_ledger(
     assert "span " in out
     assert "frames/s" in err
     assert not list(root.glob("**/*.partial"))
+
+
+@pytest.mark.parametrize("columns", [80, 130])
+def test_the_progress_line_is_one_line_and_is_written_over(
+    shell: CommandLine, camera: tp.Producer, tmp_path: Path, columns: int
+) -> None:
+    arguments = small(camera, tmp_path / "recording")
+    with (
+        in_terminal(*arguments, env=shell.environment(), columns=columns) as (terminal, process),
+        filming(camera, IMAGE, hz=200),
+    ):
+        # By then it was drawn several times.
+        shown = terminal.wait_for(lambda text: re.search(r"recording [2-9].*gaps \S", text))
+        interrupt(process)
+        assert ended(terminal, process) == 0
+    # Of what was logged before, if anything, nothing stands in it.
+    (progress,) = [one.rstrip() for one in shown.splitlines() if "backlog" in one]
+    assert progress.startswith("recording "), shown
+    assert len(progress) < columns
+    for word in ("/s", "backlog", "gaps"):
+        assert word in progress
 
 
 @pytest.mark.leaves_files("a recorder is killed")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
+import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
@@ -67,13 +70,17 @@ def record(config: Config, seconds: float | None, frames: int | None, as_json: b
 
     runtime, log = config[RuntimeSettings], config[LogSettings]
     stop: list[bool] = []
+    progress = _Line(quiet)
+    said = cast(TextIO, progress)
     with (
-        Logging("recorder", runtime.instance, form=log.format, level=log.level, repeats=log.repeats),
+        Logging(
+            "recorder", runtime.instance, form=log.format, level=log.level, repeats=log.repeats, stream=said
+        ),
         Signals(stop=lambda: stop.append(True)),
         context.open(config=config) as ctx,
         Recorder(ctx, settings, frames=frames, readiness=Readiness(runtime.ready_file)) as recorder,
     ):
-        _watch(recorder, stop, seconds, _Line(quiet))
+        _watch(recorder, stop, seconds, progress)
     ended = recorder.stats()
     ledgers = recorder.ledger()
     _show(settings.out, ended, ledgers, as_json)
@@ -81,46 +88,77 @@ def record(config: Config, seconds: float | None, frames: int | None, as_json: b
         raise SystemExit(1)
 
 
-class _Line:
-    """The progress line: written over on a terminal, now and then elsewhere."""
+class _Line(io.TextIOBase):
+    """The progress line: written over on a terminal, now and then elsewhere. What is logged through it stands
+    above it, and not in it. For several threads.
+    """
 
     def __init__(self, quiet: bool) -> None:
         self._is_live = sys.stderr.isatty()
         self._quiet = quiet
         self._next = 0.0
-        self._width = 0
+        self._shown = ""
+        self._lock = threading.Lock()
 
     def show(self, stats: RecorderStats) -> None:
         now = time.monotonic()
         if self._quiet or now < self._next:
             return
         self._next = now + (_LINE_S if self._is_live else _QUIET_LINE_S)
-        text = line(stats)
-        if self._is_live:
-            click.echo("\r" + text.ljust(self._width), nl=False, err=True)
-            self._width = len(text)
-        else:
-            click.echo(text, err=True)
+        if not self._is_live:
+            click.echo(line(stats), err=True)
+            return
+        with self._lock:
+            # Less than a line: one that is broken cannot be written over.
+            columns = _columns() - 1
+            text = line(stats, columns)
+            click.echo("\r" + text.ljust(min(len(self._shown), columns)), nl=False, err=True)
+            self._shown = text
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            blank = "\r" + " " * len(self._shown) + "\r" if self._shown else ""
+            sys.stderr.write(blank + text + ("\r" + self._shown if text.endswith("\n") else ""))
+            sys.stderr.flush()
+        return len(text)
+
+    def isatty(self) -> bool:
+        return self._is_live
 
     def end(self) -> None:
-        if self._is_live and self._width:
-            click.echo(err=True)
+        with self._lock:
+            if self._shown:
+                click.echo(err=True)
+                self._shown = ""
 
 
-def line(stats: RecorderStats) -> str:
-    """`recording 12s  100 frames/s  61 MiB/s  backlog 8 MiB of 256 MiB  disk 120 GiB  gaps 0`"""
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def line(stats: RecorderStats, columns: int | None = None) -> str:
+    """`recording 12s  900 frames  75 frames/s  45 MiB/s  backlog 8 MiB of 256 MiB  disk left 120 GiB  gaps 0`
+
+    Where that is too long it says less. What matters most stays: whether anything is lost.
+    """
+    state = f"{stats.state.replace('_', ' ')} {span_text(stats.seconds)}"
+    frames, hz, speed = f"{stats.rows:,} frames", f"{stats.rows_per_s:,.0f}", bytes_text(stats.bytes_per_s)
+    backlog = f"backlog {bytes_text(stats.backlog_bytes)} of {bytes_text(stats.buffer_bytes)}"
+    full = f"backlog {stats.backlog_bytes / max(stats.buffer_bytes, 1):.0%}"
+    left, lost = f"disk left {bytes_text(stats.disk_free_bytes)}", f"gaps {stats.lost:,}"
     gaps = ", ".join(f"{reason} {count:,}" for reason, count in sorted(stats.gaps.items())) or "0"
-    return "  ".join(
-        (
-            f"{stats.state.replace('_', ' ')} {span_text(stats.seconds)}",
-            f"{stats.rows:,} frames",
-            f"{stats.rows_per_s:,.0f} frames/s",
-            f"{bytes_text(stats.bytes_per_s)}/s",
-            f"backlog {bytes_text(stats.backlog_bytes)} of {bytes_text(stats.buffer_bytes)}",
-            f"disk left {bytes_text(stats.disk_free_bytes)}",
-            f"gaps {gaps}",
-        )
+    forms = (
+        (state, frames, f"{hz} frames/s", f"{speed}/s", backlog, left, f"gaps {gaps}"),
+        (state, frames, f"{hz}/s", f"{speed}/s", full, left, f"gaps {gaps}"),
+        (state, f"{hz}/s", f"{speed}/s", full, left, lost),
+        (f"{hz}/s", full, left, lost),
+        (lost,),
     )
+    texts = ["  ".join(parts) for parts in forms]
+    return next((text for text in texts if columns is None or len(text) <= columns), texts[-1][:columns])
 
 
 def _watch(recorder: Recorder, stop: list[bool], seconds: float | None, progress: _Line) -> None:

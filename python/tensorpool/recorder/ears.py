@@ -5,9 +5,10 @@ What only repeats is passed over.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from .. import _native
 from ..context import Context
@@ -26,12 +27,17 @@ from ..sbe import (
     read_header,
 )
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 # A reader that sleeps must not stall those who speak.
 _CHANNEL: Final = "aeron:ipc?tether=false"
 _TRACE_SCHEMA: Final = 904
 _MOST_CONTROL: Final = 4096
-# Of one stream. Far more than sources have to say; whoever says more is kept from filling our memory.
+# Words of one stream, and streams. Of whoever says more, the oldest are forgotten: that costs a further row
+# if they are said again, and keeps our memory from filling.
 _MOST_KNOWN: Final = 65_536
+_MOST_STREAMS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +56,8 @@ class NoteBook:
     """Which messages are worth a row. Pure."""
 
     def __init__(self) -> None:
-        self._epochs: dict[int, int] = {}
-        self._known: dict[int, dict[object, object]] = {}
+        self._epochs: OrderedDict[int, int] = OrderedDict()
+        self._known: OrderedDict[int, OrderedDict[object, object]] = OrderedDict()
 
     def hear(self, message: bytes) -> Note | None:
         """None for what is none of ours, and for what was said before."""
@@ -62,10 +68,10 @@ class NoteBook:
         match found:
             case ShmPoolAnnounce(stream_id=stream_id, epoch=epoch):
                 same = replace(found, announce_timestamp_ns=0)
-                if self._epochs.get(stream_id) != epoch and len(self._epochs) < _MOST_KNOWN:
+                if self._epochs.get(stream_id) != epoch:
                     # A new producer counts its metadata versions anew.
-                    self._epochs[stream_id] = epoch
                     self._known.pop(stream_id, None)
+                _remember(self._epochs, stream_id, epoch, _MOST_STREAMS)
                 is_news = self._is_news(stream_id, "announce", same)
                 return Note("announces", message, stream_id, epoch, is_announce=True) if is_news else None
             case (
@@ -90,11 +96,19 @@ class NoteBook:
         return None
 
     def _is_news(self, stream_id: int, key: object, value: object) -> bool:
-        known = self._known.setdefault(stream_id, {})
-        if known.get(key) == value or len(known) >= _MOST_KNOWN or len(self._known) > _MOST_KNOWN:
-            return False
-        known[key] = value
-        return True
+        known = self._known.get(stream_id, OrderedDict())
+        _remember(self._known, stream_id, known, _MOST_STREAMS)
+        is_news = key not in known or known[key] != value
+        _remember(known, key, value, _MOST_KNOWN)
+        return is_news
+
+
+def _remember(known: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+    """Takes note, and forgets what was longest not heard of."""
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > most:
+        known.popitem(last=False)
 
 
 class Ears:

@@ -39,6 +39,8 @@ class BatchForm:
         self.buffers = _pairs(buffers)
         self._columns = columns
         self._check(rows, body_bytes)
+        self.payloads_at, self.payloads_bytes = self.buffer("payload", 2)
+        self.versions_at, _ = self.buffer("meta_version", 1)
         self.sources = [self.buffer(name, number) for name, number in SOURCES]
         self._told: tuple[bytes, Tensors] | None = None
         """What the last batch of this form said of its tensors: the next one nearly always says the same."""
@@ -72,7 +74,7 @@ class BatchForm:
         last = self._told
         if last is None or last[0] != told:
             sources = [bytes(body[start : start + length]) for start, length in self.sources]
-            last = self._told = told, Tensors(rows, sources, self.buffer("payload", 2)[1])
+            last = self._told = told, Tensors(rows, sources, self.payloads_bytes)
         return last[1]
 
 

@@ -40,11 +40,13 @@ class PayloadRef:
 class RecordedFrame:
     """A frame in a recording. Has the attributes of a live frame, so code for one works on the other."""
 
-    __slots__ = ("_block", "_row")
+    __slots__ = ("_block", "_row", "_view")
 
-    def __init__(self, block: RowBlock, row: int) -> None:
+    def __init__(self, block: RowBlock, row: int, view: npt.NDArray[Any] | None = None) -> None:
+        """`view`: its tensor, where that is known already."""
         self._block = block
         self._row = row
+        self._view = view
 
     @property
     def stream_id(self) -> int:
@@ -149,6 +151,8 @@ class RecordedFrame:
     @property
     def array(self) -> npt.NDArray[Any]:
         """The tensor, read-only, where it lies in the mapped file."""
+        if self._view is not None:
+            return self._view
         stack = self._block.stack
         if stack is not None:
             view: npt.NDArray[Any] = stack[self._row]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Final
 
 VERSION: Final = 1
 """What a reader has to know. It grows when an old reader would misread the files."""
-MINOR: Final = 0
+MINOR: Final = 1
 """What was added since without harm to old readers: columns, tables, keys."""
 
 ALIGNMENT: Final = 64
@@ -59,11 +60,14 @@ class SegmentName:
         return root / f"stream={self.stream_id}" / f"epoch={self.epoch}"
 
     def sealed(self, root: Path) -> Path:
-        # Twenty digits hold any 64-bit number, and sort by name as they do by value.
-        return self.directory(root) / f"{self.first_seq:020}{SEALED}"
+        return self._file(root, SEALED)
 
     def partial(self, root: Path) -> Path:
-        return self.directory(root) / f"{self.first_seq:020}{PARTIAL}"
+        return self._file(root, PARTIAL)
+
+    def _file(self, root: Path, suffix: str) -> Path:
+        # Twenty digits hold any 64-bit number, and sort by name as they do by value.
+        return root / f"stream={self.stream_id}/epoch={self.epoch}/{self.first_seq:020}{suffix}"
 
 
 def stream_dirs(root: Path) -> dict[int, Path]:
@@ -89,14 +93,15 @@ def segments_in(epoch_dir: Path) -> dict[int, bool]:
 def _numbered(parent: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
     found = {}
     try:
-        entries = list(parent.iterdir())
+        entries = os.scandir(parent)
     except FileNotFoundError:
         return {}
-    for entry in entries:
-        match = pattern.fullmatch(entry.name)
-        # `stream=007` and `stream=7` would be one stream with two directories: only the plain form counts.
-        if match and str(int(match[1])) == match[1] and int(match[1]) < _U64 and entry.is_dir():
-            found[int(match[1])] = entry
+    with entries:
+        for entry in entries:
+            match = pattern.fullmatch(entry.name)
+            # `stream=007` and `stream=7` would be one stream with two directories: the plain form counts.
+            if match and str(int(match[1])) == match[1] and int(match[1]) < _U64 and entry.is_dir():
+                found[int(match[1])] = Path(entry.path)
     return dict(sorted(found.items()))
 
 

@@ -80,49 +80,6 @@ def find_places(metadata: memoryview | bytes | bytearray) -> Places:
         raise BadMessage("has metadata that cannot be read") from error
 
 
-class PlaceFinder:
-    """Finds the places in one message after the other. Nearly all are written alike: where only numbers
-    differ from the message before, nothing is walked."""
-
-    def __init__(self) -> None:
-        self._last: Places | None = None
-        self._size = 0
-        self._rest: list[tuple[int, int, bytes]] = []
-
-    def find(self, metadata: memoryview) -> Places:
-        """As `find_places`."""
-        last = self._last
-        if last is None or len(metadata) != self._size or not self._is_alike(bytes(metadata)):
-            self._last = found = find_places(metadata)
-            self._remember(bytes(metadata), found)
-            return found
-        body_bytes = _I64.unpack_from(metadata, last.body_bytes_at)[0]
-        rows = _I64.unpack_from(metadata, last.rows_at)[0] if last.rows_at else 0
-        if body_bytes < 0 or rows < 0:
-            raise BadMessage("has a negative size")
-        return last._replace(body_bytes=body_bytes, rows=rows)
-
-    def _is_alike(self, metadata: bytes) -> bool:
-        return all(metadata[start:end] == content for start, end, content in self._rest)
-
-    def _remember(self, metadata: bytes, found: Places) -> None:
-        numbers = sorted(
-            (at, at + size)
-            for at, size in (
-                (found.body_bytes_at, 8),
-                (found.rows_at, 8 if found.rows_at else 0),
-                (found.nodes_at, 16 * found.node_count),
-                (found.buffers_at, 16 * found.buffer_count),
-                (found.check_at, len(_NO_CHECK)),
-            )
-        )
-        starts, ends = [0, *(end for _, end in numbers)], [*(start for start, _ in numbers), len(metadata)]
-        self._size = len(metadata)
-        self._rest = [
-            (start, end, metadata[start:end]) for start, end in zip(starts, ends, strict=True) if start < end
-        ]
-
-
 def _follow(data: memoryview | bytes | bytearray, at: int) -> int:
     if at == 0:
         raise BadMessage("lacks a part")

@@ -131,6 +131,8 @@ class Recording:
     @staticmethod
     def _pruned(records: Records, choice: Choice) -> Records:
         """Without the sealed segments that cannot hold a chosen frame."""
+        if choice.is_all:
+            return records
         is_open = records["kind"] != Kind.SEALED
         keep = np.ones(len(records), bool)
         for first, last, (low, high) in (

@@ -37,13 +37,12 @@ class RowBlock:
         self.bytes = file.bytes
         self.data = file.data
         try:
-            self._form = file.forms.of(self.data, place)
-            self.tensors = self._form.describe(self.data[place.body : place.end], place.rows)
+            self._form, self.tensors = file.described(place)
         except Unfit as error:
             raise self._corrupt(str(error)) from None
-        start, _ = self._buffer("meta_version", 1)
-        self._has_versions = bool(bytes(self.data[start : start + 8 * place.rows]).strip(b"\0"))
-        self.payload_start = self._buffer("payload", 2)[0]
+        versions = place.body + self._form.versions_at
+        self._has_versions = bool(self.data[versions : versions + 8 * place.rows].tobytes().strip(b"\0"))
+        self.payload_start = place.body + self._form.payloads_at
         """Where in the file the first payload's buffer begins."""
         self.stack = self._stacked()
         """All tensors as one array, where they are alike and lie evenly: a part of it is had quicker than a

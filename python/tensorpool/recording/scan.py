@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -13,9 +13,12 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from .. import _native
 from ..errors import CorruptRecording, NotARecording
 from . import layout, message, schema
-from .form import Forms
+from .form import BatchForm, Columns, Forms
+from .mapping import map_file
+from .tensors import SOURCES, Tensors
 
 _PAIR: Final = struct.Struct("<qq")
 _U64: Final = struct.Struct("<Q")
@@ -23,19 +26,32 @@ _MARKS_AT: Final = layout.ALIGNMENT // 4
 _SCHEMA_BYTES: Final = 64 << 10
 
 
-def _parsed(content: memoryview) -> tuple[pa.Schema, str | None]:
-    """A schema, and the first column that is not as it should be."""
+class Plan(NamedTuple):
+    """A schema, and where its columns are in a batch."""
+
+    schema: pa.Schema
+    wrong: str | None
+    """The first column that is not as it should be."""
+    columns: Columns
+    nodes: int
+    buffers: int
+
+
+def _parsed(content: memoryview) -> Plan:
     # All segments of a stream have the same; what is longer than ours ever are is not kept.
     return _read(bytes(content)) if len(content) <= _SCHEMA_BYTES else _read.__wrapped__(bytes(content))
 
 
 @lru_cache(64)
-def _read(content: bytes) -> tuple[pa.Schema, str | None]:
-    found = pa.ipc.read_schema(pa.py_buffer(content))
+def _read(content: bytes) -> Plan:
+    return _plan(pa.ipc.read_schema(pa.py_buffer(content)))
+
+
+def _plan(found: pa.Schema) -> Plan:
     kinds = {field.name: field.type for field in found}
     # Columns that we do not know may be there: a later version may have added some.
     wrong = [field.name for field in schema.FRAMES if kinds.get(field.name) != field.type]
-    return found, wrong[0] if wrong else None
+    return Plan(found, wrong[0] if wrong else None, *schema.places_of(found))
 
 
 class BatchPlace(NamedTuple):
@@ -50,6 +66,9 @@ class BatchPlace(NamedTuple):
     nodes_at: int
     buffers_at: int
     """Where the tables of columns and of buffers are in the file: see `Forms`."""
+    like: int
+    """Where the first of the batches before it begins that say the same of their tensors; its own start if
+    there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,35 +119,34 @@ class SegmentFile:
         finally:
             os.close(fd)
         self.scan = Scan()
+        self._described: tuple[int, tuple[BatchForm, Tensors]] | None = None
         self.schema: pa.Schema | None = None
         try:
             self._begin()
         except CorruptRecording:
             if not lenient:
                 raise
-            self._take_schema(schema.FRAMES)
+            self._take(_plan(schema.FRAMES))
 
     def _map(self, fd: int) -> None:
-        size = os.fstat(fd).st_size
         # An empty file cannot be mapped.
-        self.data = memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ) if size else b"")
+        self.data = memoryview(map_file(fd, self.path) if os.fstat(fd).st_size else b"")
         self.bytes: np.ndarray[tuple[int], np.dtype[np.uint8]] = np.frombuffer(self.data, np.uint8)
 
     def _begin(self) -> None:
         if self._growing and self._is_short_of_schema():
             return
-        self._take_schema(self._read_schema())
+        self._take(self._read_plan())
 
     def _is_short_of_schema(self) -> bool:
         size = message.read_prefix(self.data, 0)
         return len(self.data) < message.PREFIX_BYTES + (size or 0)
 
-    def _take_schema(self, found: pa.Schema) -> None:
-        self.schema = found
-        columns, self._nodes, self._buffers = schema.places_of(found)
+    def _take(self, plan: Plan) -> None:
+        self.schema, _, columns, self._nodes, self._buffers = plan
         self.forms = Forms(columns, self._nodes, self._buffers)
-        self._places = message.PlaceFinder()
         self._seq_buffer = columns["seq"][1] + 1
+        self._sources = [columns[name][1] + number for name, number in SOURCES]
 
     def refresh(self) -> None:
         """Maps what was added since. FileNotFoundError if it has another name by now, or none."""
@@ -144,18 +162,18 @@ class SegmentFile:
         finally:
             os.close(fd)
 
-    def _read_schema(self) -> pa.Schema:
+    def _read_plan(self) -> Plan:
         size = message.read_prefix(self.data, 0)
         end = message.PREFIX_BYTES + (size or 0)
         if not size or end > len(self.data):
             raise CorruptRecording(f"{self.path} has no schema", path=self.path, offset=0)
         try:
-            found, wrong = _parsed(self.data[:end])
+            plan = _parsed(self.data[:end])
         except (pa.ArrowException, OSError, ValueError) as error:
             raise CorruptRecording(
                 f"{self.path} has a damaged schema: {error}", path=self.path, offset=0
             ) from None
-        version = (found.metadata or {}).get(layout.VERSION_KEY, b"")
+        version = (plan.schema.metadata or {}).get(layout.VERSION_KEY, b"")
         if not version.isdigit():
             raise NotARecording(f"{self.path} is no segment of a recording", path=self.path)
         if int(version) > layout.VERSION:
@@ -164,14 +182,14 @@ class SegmentFile:
                 f"{layout.VERSION}; update the package",
                 path=self.path,
             )
-        if wrong is not None:
+        if plan.wrong is not None:
             raise CorruptRecording(
-                f"{self.path} has a damaged schema: column {wrong} is missing or has another type",
+                f"{self.path} has a damaged schema: column {plan.wrong} is missing or has another type",
                 path=self.path,
                 offset=0,
             )
         self.scan.end = end
-        return found
+        return plan
 
     def scan_more(self, *, resume: bool = False) -> Scan:
         """Goes on behind the last complete batch. With `resume`, also behind damage, to what still reads."""
@@ -180,7 +198,8 @@ class SegmentFile:
             found = self._batch_at(scan.end)
             if isinstance(found, BatchPlace):
                 scan.batches.append(found)
-                scan.end = found.end
+                scan.batches += self._alike(found)
+                scan.end = scan.batches[-1].end
             elif found == "":
                 scan.is_ended = True
                 scan.end += len(message.END_OF_STREAM)
@@ -214,7 +233,7 @@ class SegmentFile:
             return "metadata of a batch are cut off"
         metadata = self.data[start + message.PREFIX_BYTES : body]
         try:
-            places = self._places.find(metadata)
+            self._places = places = message.find_places(metadata)
             end = body + places.body_bytes
             if end > len(self.data):
                 return "a batch is cut off"
@@ -232,8 +251,34 @@ class SegmentFile:
             return "a batch has no sequences"
         first, last = (_U64.unpack_from(self.data, body + at + 8 * row)[0] for row in (0, rows - 1))
         return BatchPlace(
-            start, body, end, rows, first, last, tables + places.nodes_at, tables + places.buffers_at
+            start, body, end, rows, first, last, tables + places.nodes_at, tables + places.buffers_at, start
         )
+
+    def _alike(self, last: BatchPlace) -> Iterator[BatchPlace]:
+        """The batches behind one that was just found, as long as only numbers differ: nothing is walked."""
+        places = self._places
+        found = _native.batches_like(
+            self.data,
+            last.start,
+            body_bytes_at=places.body_bytes_at,
+            rows_at=places.rows_at,
+            nodes=(places.nodes_at, places.nodes_at + 16 * self._nodes),
+            buffers=(places.buffers_at, places.buffers_at + 16 * self._buffers),
+            check_at=places.check_at,
+            seq=self._seq_buffer,
+            sources=self._sources,
+        )
+        return map(BatchPlace._make, found)
+
+    def described(self, place: BatchPlace) -> tuple[BatchForm, Tensors]:
+        """The form of a batch, and what its rows say of their tensors. Unfit if that cannot be."""
+        known = self._described
+        if known is None or known[0] != place.like:
+            form = self.forms.of(self.data, place)
+            tensors = form.describe(self.data[place.body : place.end], place.rows)
+            # Another thread may put something else there meanwhile.
+            self._described = known = place.like, (form, tensors)
+        return known[1]
 
     def _resumes_at(self, start: int) -> int:
         """The next place where a sound batch begins; the end of the file if there is none."""

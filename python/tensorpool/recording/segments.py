@@ -46,8 +46,11 @@ class SegmentCache:
         self.descriptions = Descriptions(root)
         self._kept: OrderedDict[layout.SegmentName, OpenSegment] = OrderedDict()
 
-    def open(self, name: layout.SegmentName) -> OpenSegment:
-        """The segment, with all batches that are complete by now. FrameNotRecorded if it is gone."""
+    def open(self, name: layout.SegmentName, *, is_sealed: bool = False) -> OpenSegment:
+        """The segment, with all batches that are complete by now. FrameNotRecorded if it is gone.
+
+        `is_sealed`: whether it is known to be.
+        """
         found = self._kept.get(name)
         if found is not None and not found.is_sealed:
             try:
@@ -56,7 +59,7 @@ class SegmentCache:
                 # Sealed since, under its final name.
                 found = None
         if found is None:
-            found = self._open(name)
+            found = self._open(name, is_sealed)
             self._kept[name] = found
             if len(self._kept) > _FILES_KEPT:
                 self._kept.popitem(last=False)
@@ -64,11 +67,12 @@ class SegmentCache:
         found.file.scan_more()
         return found
 
-    def _open(self, name: layout.SegmentName) -> OpenSegment:
+    def _open(self, name: layout.SegmentName, is_sealed: bool) -> OpenSegment:
         # It may be sealed between the two looks, but never the other way round.
-        for path, is_sealed in ((name.partial(self._root), False), (name.sealed(self._root), True)):
+        for is_final in (True,) if is_sealed else (False, True):
+            path = name.sealed(self._root) if is_final else name.partial(self._root)
             try:
-                return OpenSegment(path, self.descriptions, is_sealed=is_sealed)
+                return OpenSegment(path, self.descriptions, is_sealed=is_final)
             except FileNotFoundError:
                 continue
         raise FrameNotRecorded(

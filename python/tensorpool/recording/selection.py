@@ -6,6 +6,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from .frame import Cursor
 
 _ALL: Final = -math.inf, math.inf
+_AT_ONCE: Final = 16
+"""So many frames are made together: between two payloads, each would find the caches full of the last one."""
 Bounds = tuple[float, float]
 """First and last, both included; infinite where there is no bound."""
 
@@ -35,6 +39,11 @@ class Choice:
     skip_damage: bool = False
     after: Cursor | None = None
     until: Cursor | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether no frame is left out."""
+        return (self.seq, self.time_ns, self.after, self.until) == (_ALL, _ALL, None, None)
 
     def takes_all_of(self, records: Records) -> npt.NDArray[np.bool_]:
         """Which segments are chosen with every row, as far as their records tell."""
@@ -51,7 +60,7 @@ class Choice:
 
     def rows(self, block: RowBlock) -> npt.NDArray[np.intp] | range:
         """The rows of a batch that are chosen."""
-        if (self.seq, self.time_ns, self.after, self.until) == (_ALL, _ALL, None, None):
+        if self.is_all:
             return range(len(block))
         seq, time = block.seq, block.receive_time_ns
         chosen = np.ones(len(block), bool)
@@ -73,6 +82,13 @@ def _bound(column: npt.NDArray[Any], value: float) -> Any:
     return column.dtype.type(min(max(int(value), limits.min), limits.max))
 
 
+def _made(block: RowBlock, rows: npt.NDArray[np.intp] | range) -> list[RecordedFrame]:
+    """The frames of some rows; their tensors with them where that costs next to nothing."""
+    if isinstance(rows, range) and block.stack is not None:
+        return [*map(RecordedFrame, repeat(block), rows, block.stack[rows.start : rows.stop])]
+    return [*map(RecordedFrame, repeat(block), rows if isinstance(rows, range) else rows.tolist())]
+
+
 class Frames(Sequence[RecordedFrame]):
     """Recorded frames in the order of epoch and sequence. Nothing is read before it is used.
 
@@ -83,10 +99,6 @@ class Frames(Sequence[RecordedFrame]):
         self._cache = cache
         self._records = records
         self._choice = choice
-        # Only what a sealed segment's record says can be relied upon: an open one grows.
-        self._is_whole = choice.takes_all_of(records) & (records["kind"] == Kind.SEALED)
-        if choice.skip_damage:
-            self._is_whole[:] = False
         self._ends: list[int] | None = None
         self._chosen: dict[int, list[tuple[int, npt.NDArray[np.intp] | range]]] = {}
 
@@ -110,8 +122,8 @@ class Frames(Sequence[RecordedFrame]):
 
     def __iter__(self) -> Iterator[RecordedFrame]:
         for block, rows in self.runs():
-            for row in rows if isinstance(rows, range) else rows.tolist():
-                yield RecordedFrame(block, row)
+            for start in range(0, len(rows), _AT_ONCE):
+                yield from _made(block, rows[start : start + _AT_ONCE])
 
     def first(self) -> RecordedFrame:
         """The first frame; FrameNotRecorded if there is none. Quick, however long the recording is."""
@@ -120,7 +132,7 @@ class Frames(Sequence[RecordedFrame]):
         raise FrameNotRecorded("no frame was recorded there")
 
     def _open(self, record: Any) -> tuple[OpenSegment, int]:
-        segment = self._cache.open(manifest.name_of(record))
+        segment = self._cache.open(manifest.name_of(record), is_sealed=record["kind"] == Kind.SEALED)
         if self._choice.skip_damage:
             segment.file.scan_more(resume=True)
         return segment, len(segment.file.scan.batches)
@@ -141,6 +153,15 @@ class Frames(Sequence[RecordedFrame]):
             )
 
     # --- by number
+
+    @cached_property
+    def _is_whole(self) -> npt.NDArray[np.bool_]:
+        """Which segments are chosen with every row that their records say."""
+        if self._choice.skip_damage:
+            return np.zeros(len(self._records), bool)
+        # Only what a sealed segment's record says can be relied upon: an open one grows.
+        is_sealed: npt.NDArray[np.bool_] = self._records["kind"] == Kind.SEALED
+        return self._choice.takes_all_of(self._records) & is_sealed
 
     def _counts(self) -> list[int]:
         """Running totals of rows, segment by segment. Segments that are chosen whole are not looked at."""

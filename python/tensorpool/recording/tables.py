@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from . import layout, message
 from .files import make_directories, sync_directory, write_parts, written_to
 from .gaps import Gap
 from .schema import TABLES, versioned
+from .versions import INDEXED, IndexWriter
 
 _HEAD_BYTES: Final = 1 << 16
 """More than a table's schema takes."""
@@ -33,6 +35,7 @@ class TableWriter:
         self._files: dict[str, tuple[int, int]] = {}
         self._dirty: set[str] = set()
         self._names_to_sync: list[Path] = []
+        self._index: IndexWriter | None = None
 
     def add(self, table: str, row: dict[str, Any]) -> None:
         self._waiting[table].append(row)
@@ -61,6 +64,9 @@ class TableWriter:
                     raise
             self._files[table] = fd, end + written
             self._dirty.add(table)
+            if table == INDEXED:
+                self._index = self._index or IndexWriter(path)
+                self._index.add(rows, end, end + written)
             rows.clear()
 
     def path(self, table: str) -> Path:
@@ -102,6 +108,8 @@ class TableWriter:
                     write_parts(fd, [memoryview(message.END_OF_STREAM)])
             self.sync()
         finally:
+            if self._index is not None:
+                self._index.close(self._files[INDEXED][1])
             for fd, _ in self._files.values():
                 os.close(fd)
             self._files.clear()
@@ -148,20 +156,41 @@ def read_more(path: Path, offset: int) -> tuple[list[pa.RecordBatch], int]:
         return _batches_from(head, file.read(), offset)
 
 
+def placed_batches(path: Path, offset: int, end: int = -1) -> list[tuple[pa.RecordBatch, int, int]]:
+    """The same with where each begins and ends, up to a place or to the end of the file."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+            file.seek(offset)
+            return list(_placed(head, file.read(end if end < 0 else end - offset), offset))
+    except FileNotFoundError:
+        return []
+
+
+def read_batch(path: Path, start: int, end: int) -> pa.RecordBatch | None:
+    """The batch that lies just there; None if there is none."""
+    found = placed_batches(path, start, end)
+    return found[0][0] if found and found[0][1:] == (start, end) else None
+
+
 def _complete_batches(content: bytes) -> list[pa.RecordBatch]:
     return _batches_from(content, content, 0)[0]
 
 
 def _batches_from(head: bytes, content: bytes, offset: int) -> tuple[list[pa.RecordBatch], int]:
+    found = list(_placed(head, content, offset))
+    return [batch for batch, _, _ in found], found[-1][2] if found else offset
+
+
+def _placed(head: bytes, content: bytes, offset: int) -> Iterator[tuple[pa.RecordBatch, int, int]]:
     """`head` has the schema; `content` is what lies at `offset` and behind."""
     begin = message.PREFIX_BYTES + (message.read_prefix(memoryview(head), 0) or 0)
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(memoryview(head)[:begin]))
     except (pa.ArrowException, OSError):
-        return [], offset
+        return
     data = memoryview(content)
     at = 0 if offset else begin
-    found = []
     while size := message.read_prefix(data, at):
         body = at + message.PREFIX_BYTES + size
         metadata = data[at + message.PREFIX_BYTES : body]
@@ -176,6 +205,5 @@ def _batches_from(head: bytes, content: bytes, offset: int) -> tuple[list[pa.Rec
             batch.validate(full=True)
         except (message.BadMessage, pa.ArrowException, OSError):
             break
-        found.append(batch)
+        yield batch, offset + at, offset + end
         at = end
-    return found, offset + at

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -275,6 +278,40 @@ def test_it_is_steered_as_a_service(ctx: tp.Context, root: Path, camera, until) 
         assert recorder.stats().state == "recording"
     with recording.open(root) as found:
         assert found.table("marks").column("label").to_pylist() == ["half"]
+
+
+def test_a_full_disk_is_told_to_whoever_listens(
+    ctx: tp.Context, root: Path, camera, until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    enough = threading.Event()
+
+    def listen(lab: Any) -> None:
+        for event in lab.watch("state", timeout=DEADLINE_S):
+            told.append(event.value)
+            if enough.is_set():
+                return
+
+    with ctx.service("recorder") as ear:
+        thread = threading.Thread(target=listen, args=(ear,))
+        with take(ctx, root, camera), ctx.service("recorder") as lab:
+            thread.start()
+            # What it answers to one is heard by all: by then it listens.
+            until(lambda: lab.get("state") == "recording" and told)
+            room = os.statvfs(root)
+            with monkeypatch.context() as full:
+                full.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=0, f_frsize=room.f_frsize))
+                until(lambda: told[-1] == "disk_full")
+                assert "left" in str(lab.get("problem"))
+            until(lambda: told[-1] == "recording")
+            assert lab.get("problem") == ""
+            film(camera, 5)
+            until(lambda: lab.get("rows") == 5)
+            enough.set()
+            # The last that it hears.
+            lab.get("state")
+            thread.join(DEADLINE_S)
+    assert not thread.is_alive()
 
 
 def test_a_context_that_is_closed_first_takes_nothing_away(

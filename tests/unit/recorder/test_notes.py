@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from tensorpool.recorder import ears
 from tensorpool.recorder.ears import NoteBook
 from tensorpool.sbe import (
     ClockDomain,
@@ -81,3 +84,30 @@ def test_qos_is_a_series_and_strange_bytes_are_nobodys() -> None:
     assert [book.hear(qos) is not None for _ in range(3)] == [True, True, True]
     assert book.hear(b"") is None
     assert book.hear(b"\xff" * 100) is None
+
+
+def test_who_has_much_to_say_is_heard_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many versions there were: what is new is kept, and what was just said is still known."""
+    monkeypatch.setattr(ears, "_MOST_KNOWN", 10)
+    book = NoteBook()
+    book.hear(announce())
+    for version in range(1, 100):
+        meta = DataSourceMeta(stream_id=7, meta_version=version, timestamp_ns=1).encode()
+        assert [book.hear(meta) is not None for _ in range(3)] == [True, False, False], version
+        # Said again and again in between, so not forgotten.
+        assert book.hear(announce(at_ns=version)) is None
+    assert book.hear(announce(producer_id=2)) is not None
+    assert sum(map(len, book._known.values())) <= 10
+
+
+def test_many_streams_take_little_memory_and_each_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ears, "_MOST_STREAMS", 10)
+    book = NoteBook()
+    for stream_id in range(1, 100):
+        assert book.hear(announce(stream_id=stream_id)) is not None
+        assert book.hear(announce(stream_id=stream_id, at_ns=1)) is None
+        meta = DataSourceMeta(stream_id=stream_id, meta_version=1, timestamp_ns=1).encode()
+        note = book.hear(meta)
+        assert note is not None
+        assert note.epoch == 1
+    assert (len(book._known), len(book._epochs)) == (10, 10)

@@ -232,3 +232,16 @@ def test_writers_of_different_streams_share_a_root(root: Path) -> None:
     assert found.streams == (1, 2)
     assert [len(found.frames(stream)) for stream in (1, 2)] == [20, 20]
     assert len(manifest.load(root).segments) == len(segment_files(root)) == 40
+
+
+def test_what_was_open_when_the_snapshot_was_made_is_known_as_such(writing: Writing, root: Path) -> None:
+    with writing() as writer:
+        writer.write_batch(frames(0, 3))
+        with manifest_writer.locked(root):
+            manifest_writer.compact_locked(root, manifest.load(root))
+        found = manifest.load(root)
+        assert found.log_records == 0
+        assert found.open_segments()["kind"].tolist() == [manifest.Kind.OPEN]
+    with manifest_writer.locked(root):
+        manifest_writer.compact_locked(root, manifest.load(root))
+    assert len(manifest.load(root).open_segments()) == 0

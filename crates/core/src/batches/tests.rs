@@ -1,0 +1,120 @@
+use super::*;
+use proptest::prelude::*;
+
+/// Metadata of these tests: four bytes that all have in common, then the numbers, and one byte behind them.
+const BUFFERS: usize = 2;
+const SIZE: usize = 4 + 8 + 8 + PAIR_BYTES + BUFFERS * PAIR_BYTES + CHECK_BYTES + 1;
+
+fn shape() -> Shape {
+    Shape {
+        body_bytes_at: 4,
+        rows_at: 12,
+        nodes: 20..36,
+        buffers: 36..36 + BUFFERS * PAIR_BYTES,
+        check_at: 36 + BUFFERS * PAIR_BYTES,
+        seq: 0,
+        sources: vec![1],
+    }
+}
+
+/// A batch with sequences, a word that describes its tensors, and a payload which no checksum here covers.
+fn batch(seqs: &[u64], word: &[u8], payload: usize) -> Vec<u8> {
+    let described: Vec<u8> =
+        seqs.iter().flat_map(|seq| seq.to_le_bytes()).chain(word.iter().copied()).collect();
+    let pairs = [0, seqs.len() * 8, seqs.len() * 8, word.len()];
+    let mut metadata = b"like".to_vec();
+    for number in [described.len() + payload, seqs.len(), seqs.len(), 0].iter().chain(&pairs) {
+        metadata.extend((*number as u64).to_le_bytes());
+    }
+    metadata.extend(format!("00000000:{:012x}!", described.len()).bytes());
+    assert_eq!(metadata.len(), SIZE);
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&metadata), &described);
+    let at = shape().check_at;
+    metadata[at..at + DIGITS].copy_from_slice(format!("{crc:08x}").as_bytes());
+    [&CONTINUATION[..], &(SIZE as u32).to_le_bytes(), &metadata, &described, &vec![7; payload]].concat()
+}
+
+fn found(data: &[u8]) -> Vec<(usize, u64, u64, usize)> {
+    let mut end = batch(&[0, 1], b"u8", 10).len();
+    following(data, 0, &shape())
+        .iter()
+        .map(|one| {
+            assert_eq!((one.start, one.body), (end, end + PREFIX_BYTES + SIZE));
+            end = one.end;
+            (one.rows, one.first_seq, one.last_seq, one.like)
+        })
+        .collect()
+}
+
+fn three() -> Vec<u8> {
+    [batch(&[0, 1], b"u8", 10), batch(&[2, u64::MAX], b"u8", 10), batch(&[9], b"i8", 3)].concat()
+}
+
+#[test]
+fn batches_that_differ_in_numbers_only_are_found() {
+    assert_eq!(found(&three()), [(2, 2, u64::MAX, 0), (1, 9, 9, 2 * batch(&[0, 1], b"u8", 10).len())]);
+}
+
+#[test]
+fn the_end_of_the_stream_ends_the_run() {
+    let end = [&CONTINUATION[..], &[0; 4], &[0; 64]].concat();
+    assert_eq!(found(&[three(), end].concat()).len(), 2);
+}
+
+#[test]
+fn one_that_says_the_same_of_other_tensors_is_not_the_same() {
+    let begin = batch(&[0, 1], b"u8", 10);
+    for other in [batch(&[2, 3], b"i8", 10), batch(&[2, 3], b"u8", 11), batch(&[2, 3], b"u16", 9)] {
+        let data = [&begin[..], &other, &other].concat();
+        assert_eq!(found(&data), [(2, 2, 3, begin.len()), (2, 2, 3, begin.len())]);
+    }
+}
+
+#[test]
+fn without_rows_there_is_no_batch() {
+    let data = [batch(&[0, 1], b"u8", 10), batch(&[], b"u8", 10)].concat();
+    assert_eq!(found(&data), []);
+}
+
+#[test]
+fn places_outside_the_metadata_or_in_each_other_find_nothing() {
+    let data = three();
+    let sound = shape();
+    assert_eq!(following(&data, 0, &sound).len(), 2);
+    for wrong in [
+        Shape { body_bytes_at: SIZE, ..sound.clone() },
+        Shape { rows_at: usize::MAX, ..sound.clone() },
+        Shape { rows_at: 8, ..sound.clone() },
+        Shape { buffers: 60..usize::MAX, ..sound.clone() },
+        Shape { check_at: SIZE - 20, ..sound.clone() },
+        Shape { seq: usize::MAX, ..sound.clone() },
+    ] {
+        assert_eq!(following(&data, 0, &wrong), [], "{wrong:?}");
+    }
+    assert_eq!(following(&data, usize::MAX, &sound), []);
+    let odd = Shape { sources: vec![2], ..sound };
+    assert!(following(&data, 0, &odd).iter().all(|one| one.like == one.start));
+}
+
+proptest! {
+    #[test]
+    fn cut_anywhere_only_whole_batches_are_found(cut in 0..3 * 200_usize) {
+        let whole = three();
+        let data = &whole[..cut.min(whole.len())];
+        let ends = [batch(&[0, 1], b"u8", 10).len() * 2, whole.len()];
+        prop_assert_eq!(found(data).len(), ends.iter().filter(|&&end| end <= data.len()).count());
+    }
+
+    #[test]
+    fn any_other_byte_before_the_payload_ends_the_run(at in 0..PREFIX_BYTES + SIZE + 18, bits in 1..=255_u8) {
+        let mut data = three();
+        let second = batch(&[0, 1], b"u8", 10).len();
+        data[second + at] ^= bits;
+        prop_assert_eq!(found(&data), []);
+    }
+
+    #[test]
+    fn bytes_of_any_kind_harm_nobody(bytes in prop::collection::vec(any::<u8>(), 0..400), at in 0..500_usize) {
+        let _ = following(&bytes, at, &shape());
+    }
+}

@@ -1,0 +1,45 @@
+//! Finds the batches of a recording's segment, as far as they are like the one before.
+
+use pyo3::prelude::*;
+use tensorpool_core::batches::{Batch, PREFIX_BYTES, Shape, following};
+
+use crate::checksum::Held;
+
+/// `BatchPlace`: start, body, end, rows, first and last sequence, where the tables of columns and of buffers are in
+/// the data, and where the first batch is that describes its tensors as this one does.
+type Found = (usize, usize, usize, usize, u64, u64, usize, usize, usize);
+
+/// The complete batches behind the one at `model` that differ from it in numbers only. What else there is ends them.
+#[pyfunction]
+#[pyo3(signature = (data, model, *, body_bytes_at, rows_at, nodes, buffers, check_at, seq, sources))]
+pub fn batches_like(
+    py: Python<'_>,
+    data: &Bound<'_, PyAny>,
+    model: usize,
+    body_bytes_at: usize,
+    rows_at: usize,
+    nodes: (usize, usize),
+    buffers: (usize, usize),
+    check_at: usize,
+    seq: usize,
+    sources: Vec<usize>,
+) -> PyResult<Vec<Found>> {
+    let shape = Shape {
+        body_bytes_at,
+        rows_at,
+        nodes: nodes.0..nodes.1,
+        buffers: buffers.0..buffers.1,
+        check_at,
+        seq,
+        sources,
+    };
+    let held = Held::new(data)?;
+    let bytes = held.bytes();
+    let found = py.detach(|| following(bytes, model, &shape));
+    let place = |b: &Batch| {
+        let metadata = b.start + PREFIX_BYTES;
+        let tables = (metadata + shape.nodes.start, metadata + shape.buffers.start);
+        (b.start, b.body, b.end, b.rows, b.first_seq, b.last_seq, tables.0, tables.1, b.like)
+    };
+    Ok(found.iter().map(place).collect())
+}
