@@ -6,20 +6,28 @@ import gc
 import sys
 from typing import Final
 
+from ..recording.mapping import forget_removed, keep_mappings
+
 _DAEMON: Final = "pyspark.daemon"
 _is_settled = False
 
 
 def settle() -> None:
-    """Takes what is loaded by now out of garbage collection, once a process; called when a task ends.
+    """Called when a task ends. A process that is not the daemon's child is left alone.
 
-    Spark's daemon collects garbage after every task, and looks at every object of every module for it: that
-    takes longer than most tasks do. A process that is not the daemon's child is left alone.
+    Once a process, what is loaded by now is taken out of garbage collection: Spark's daemon collects garbage
+    after every task, and looks at every object of every module for it, which takes longer than most tasks do.
+    From then on mapped segments are kept for the next task, as long as they are there. Spark ends a process
+    that has nothing to do for a minute.
     """
     global _is_settled  # noqa: PLW0603  one collector a process
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if _is_settled or spec is None or spec.name != _DAEMON:
+    if spec is None or spec.name != _DAEMON:
+        return
+    forget_removed()
+    if _is_settled:
         return
     _is_settled = True
+    keep_mappings()
     gc.collect()
     gc.freeze()

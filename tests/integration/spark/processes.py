@@ -6,9 +6,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tensorpool import recording
 from tests.unit.spark.conftest import STREAM_ID, tensor
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PER_SECOND = 200
 
@@ -25,27 +29,39 @@ def record(root: str) -> None:
 
 
 def query(master: str, source: str, target: str, checkpoint: str, available_now: str) -> None:
-    """Copies a recording into another by a streaming query, to its end or until it is killed."""
+    """Copies a recording into another and into a table by streaming queries, to its end or until it is
+    killed."""
     from tests.integration.spark.conftest import configured
 
     with tempfile.TemporaryDirectory() as home:
         builder = configured(master, Path(home)).config("spark.task.maxFailures", "8")
         spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
-        reader = spark.readStream.format("tensorpool").option("path", source)
-        if available_now != "now":
-            # Many small batches: there is always one to be hit. The last run is in a hurry.
-            reader = reader.option("maxRowsPerTrigger", 150)
-        frames = reader.load()
-        writer = (
-            frames.repartition(2).writeStream.format("tensorpool").option("checkpointLocation", checkpoint)
-        )
-        if available_now == "now":
-            writer = writer.trigger(availableNow=True)
-        started = writer.start(target)
+        started = []
+        for sink, payload, place in (("tensorpool", "ref", ""), ("parquet", "inline", "-table")):
+            reader = spark.readStream.format("tensorpool").options(path=source, payload=payload)
+            if available_now != "now":
+                # Many small batches: there is always one to be hit. The last run is in a hurry.
+                reader = reader.option("maxRowsPerTrigger", 150)
+            writer = reader.load().repartition(2).writeStream.format(sink)
+            writer = writer.option("checkpointLocation", checkpoint + place)
+            if available_now == "now":
+                writer = writer.trigger(availableNow=True)
+            started.append(writer.start(target + place))
         print("started", flush=True)
-        started.awaitTermination()
+        for one in started:
+            one.awaitTermination()
+        check_table(spark, target + "-table")
         spark.stop()
+
+
+def check_table(spark: SparkSession, table: str) -> None:
+    """Says how many rows there are: those from 0 on, each once, byte for byte."""
+    # By Spark itself: its own log says which files count.
+    rows = spark.read.parquet(table).select("seq", "payload").orderBy("seq").collect()
+    assert [row.seq for row in rows] == list(range(len(rows)))
+    assert all(bytes(row.payload) == tensor(row.seq).tobytes() for row in rows)
+    print("table", len(rows), flush=True)
 
 
 if __name__ == "__main__":

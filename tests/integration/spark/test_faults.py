@@ -168,12 +168,14 @@ def test_a_killed_spark_driver_or_executor_loses_and_doubles_nothing(
                 kill(process)
                 process.stdout.close()
     expected = recorded(Path(source))
-    last = start("query", "local[2]", source, target, checkpoint, "now")
+    last = start("query", "local[2]", source, target, checkpoint, "now", stdout=subprocess.PIPE)
     try:
-        assert last.wait(300) == 0
+        printed, _ = last.communicate(timeout=300)
     finally:
         kill(last)
+    assert last.returncode == 0
     assert recorded(Path(target)) == expected == list(range(len(expected)))
+    assert printed.splitlines()[-1] == f"table {len(expected)}".encode()
     assert len(expected) > 500
 
 

@@ -1,29 +1,52 @@
-"""A process of Spark's daemon, once it has done its first task, has next to nothing to collect."""
+"""A process of Spark's daemon, once it has done its first task, has next to nothing to collect, and keeps
+the files that it has mapped."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 _PROGRAM = """
     import gc, sys, types
     from importlib.machinery import ModuleSpec
+    from pathlib import Path
+    from tensorpool.recording.mapping import map_file
     from tensorpool.spark.worker import settle
 
+    path = Path(sys.argv[1])
+
+    def is_mapped():
+        return str(path) in Path("/proc/self/maps").read_text()
+
+    def look():
+        with path.open("rb") as file:
+            map_file(file.fileno(), path)
+
     settle()
-    print(gc.get_freeze_count())
+    look()
+    print(gc.get_freeze_count(), is_mapped())
     sys.modules["__main__"].__spec__ = ModuleSpec("pyspark.daemon", None)
     settle()
     first = gc.get_freeze_count()
     held = [[] for _ in range(1000)]
+    look()
     settle()
-    print(first > 10_000, gc.get_freeze_count() == first)
+    print(first > 10_000, gc.get_freeze_count() == first, is_mapped())
+    path.unlink()
+    settle()
+    print(is_mapped())
 """
 
 
-def test_only_the_daemons_children_settle_and_only_once() -> None:
+def test_only_the_daemons_children_settle_and_only_once(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(b"x")
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_PROGRAM)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", textwrap.dedent(_PROGRAM), str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert done.stdout.split() == ["0", "True", "True"]
+    assert done.stdout.split() == ["0", "False", "True", "True", "True", "False"]

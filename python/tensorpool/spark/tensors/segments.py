@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from ...errors import FrameNotRecorded
 from ...recording.layout import PARTIAL, SEALED
+from ...recording.mapping import map_file
 
 _KEPT: Final = 64
 # Payloads that lie so close together are fetched in one request: the way there costs more than the bytes.
@@ -51,7 +52,7 @@ def mapping_of(path: Path) -> mmap.mmap:
         except FileNotFoundError:
             continue
         try:
-            return mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+            return map_file(fd, one)
         finally:
             os.close(fd)
     raise FrameNotRecorded(
