@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..runtime.signals import Signals
+from .groups import Noun
 from .pipeline_declarative import write_project
 from .pipeline_report import report
 from .pipeline_screen import Screen, show_status
-from .screen import console
+from .screen import columns, console
 
 if TYPE_CHECKING:
     from ..pipeline import PipelineSettings
@@ -24,6 +25,7 @@ Examples:
   tensorpool pipeline validate pipeline.toml
   tensorpool pipeline run pipeline.toml --once
   tensorpool pipeline status /data/tables
+  tensorpool pipeline compact /data/tables
   tensorpool pipeline report /data/tables --open
 """
 _INIT = """
@@ -54,13 +56,21 @@ Examples:
   tensorpool pipeline status pipeline.toml --json | jq .stages.silver.totals
 """
 
+_COMPACT = """
+\b
+Examples:
+  tensorpool pipeline compact /data/tables
+  tensorpool pipeline compact pipeline.toml --json
+"""
+
 _definition = click.argument(
     "definition", metavar="DEFINITION", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
+_place = click.argument("place", metavar="DIR|DEFINITION", type=click.Path(exists=True, path_type=Path))
 _as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=Noun, epilog=_EPILOG)
 def pipeline() -> None:
     """Take recordings to tables: bronze as recorded, silver checked and aligned, gold measured."""
 
@@ -165,17 +175,46 @@ def run(
 
 
 @pipeline.command(epilog=_STATUS)
-@click.argument("place", metavar="DIR|DEFINITION", type=click.Path(exists=True, path_type=Path))
+@_place
 @_as_json
 def status(place: Path, as_json: bool) -> None:
     """Print how far a pipeline is: of its directory of tables, or of its definition. Also while it runs."""
     from ..pipeline import status as look
 
-    found = look(place if place.is_dir() else _read(place)[0].out)
+    found = look(_root(place))
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=2))
         return
     show_status(console(), found)
+
+
+@pipeline.command(epilog=_COMPACT)
+@_place
+@_as_json
+def compact(place: Path, as_json: bool) -> None:
+    """Merge small files of all tables, without Spark, while no pipeline runs on them.
+
+    A running one does it by itself when a day is over (compact = "days"). Rows stay what they are, and a
+    listing of a table has each of them once at any moment; a query that is under way may not find a file any
+    more, and says so.
+    """
+    from ..pipeline import compact as merge
+
+    found = merge(_root(place))
+    if as_json:
+        click.echo(json.dumps({name: one.as_json() for name, one in found.items()}, indent=2))
+        return
+    table = columns("table", "files", "now", right=("files", "now"))
+    for name, one in sorted(found.items()):
+        table.add_row(name, f"{one.before:,}", f"{one.after:,}")
+    if found:
+        console().print(table)
+    else:
+        click.echo("there are no small files to merge", err=True)
+
+
+def _root(place: Path) -> Path:
+    return place if place.is_dir() else _read(place)[0].out
 
 
 def _read(definition: Path) -> tuple[PipelineSettings, dict[str, Any]]:

@@ -218,6 +218,11 @@ class PipelineSettings:
     target_file_bytes: SizeBytes = setting(
         "Files are ended at about this size.", default=parse_size("128MiB"), minimum=1 << 16
     )
+    compact: Literal["days", "always", "never"] = setting(
+        "When small files are merged. `days`: those of a day, when it is over. `always`: as soon as there "
+        "are sixteen of about a size. `never`: not by itself.",
+        default="days",
+    )
     trigger_ns: DurationNs = setting(
         "How often a running pipeline takes what has come.", default=parse_duration("10s")
     )

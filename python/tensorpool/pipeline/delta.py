@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ..errors import MissingPackage
 from .schemas import Table
+
+_KEPT_HOURS: Final = 24
+"""Files that were merged can be read as long, by who began before."""
 
 
 def require() -> None:
@@ -53,3 +56,20 @@ def add_files(root: Path, table: Table, files: Sequence[dict[str, Any]], app: st
         list(table.partitions),
         commit_properties=CommitProperties(app_transactions=[Transaction(app, batch)]),
     )
+
+
+def compact(place: Path, target_bytes: int, dates: Sequence[tuple[str, str, str]]) -> tuple[int, int]:
+    """Merges small files of a table, of some days where it has such; gives how many became how many. Its
+    transactions, and what they say of batches, stay."""
+    from deltalake import DeltaTable
+
+    found = DeltaTable(str(place))
+    has_days = "date" in found.metadata().partition_columns
+    # One at a time: each merges in memory, and the tasks of Spark want some too.
+    done = found.optimize.compact(
+        partition_filters=list(dates) if has_days and dates else None,
+        target_size=target_bytes,
+        max_concurrent_tasks=1,
+    )
+    found.vacuum(_KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
+    return int(done["numFilesRemoved"]), int(done["numFilesAdded"])

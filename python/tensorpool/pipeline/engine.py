@@ -18,6 +18,7 @@ from . import aligning, bronze, functions, gold, layout, schemas, silver
 from .clocks import Anchors
 from .columns import parse_columns
 from .commit import Commit, StageLog, clear_staging
+from .compaction import Compaction, Merged
 from .definition import PipelineSettings
 from .functions import Callables
 from .layout import Layout
@@ -54,6 +55,7 @@ class Engine:
         self._logs = {
             stage: StageLog(self._layout, stage, tables=self._tables(), delta=delta) for stage in STAGES
         }
+        self._compaction = Compaction(settings, delta=delta is not None)
         self._anchors = {str(root): Anchors(Path(root)) for root in settings.recordings}
 
     def _tables(self) -> list[Table]:
@@ -91,14 +93,40 @@ class Engine:
         self.run(lambda staging: bronze.write_rows(df, self._settings, staging), batch, tasks)
 
     def run(self, write: WriteRows, batch: int, tasks: Tasks) -> None:
+        if self._logs[layout.GOLD].find(batch) is not None:
+            # All stages have it; its files may have been merged since.
+            return
         made = self._bronze(write, batch)
         cleaned = self._silver(made, batch, tasks)
-        self._align(tasks, through=batch)
-        self._gold(made, cleaned, batch, tasks)
+        aligned = self._align(tasks, through=batch)
+        measured = self._gold(made, cleaned, batch, tasks)
+        self._compact([made, cleaned, *([] if aligned is None else [aligned]), measured], tasks)
 
     def close(self, tasks: Tasks) -> None:
         """Decides what an alignment still waits for: the end of what is to be read was reached."""
         self._align(tasks, through=None)
+
+    def compact(self, tasks: Tasks) -> dict[str, Merged]:
+        """Merges all small files of all tables."""
+        return self._compaction.everything(self._held, tasks)
+
+    def _compact(self, brought: list[Commit], tasks: Tasks) -> None:
+        """Every stage has the batch: nobody will ask for its files by name again."""
+        touched = [one["path"] for commit in brought for one in commit.files]
+        latest = max(brought[1].state.get("last", {}).values(), default=None)
+        if latest is not None:
+            self._compaction.after_batch(brought[0].batch, touched, latest, self._held, tasks)
+
+    def _held(self) -> set[str]:
+        """Files that a stage knows by their names: rows of open intervals, which the next batch replaces, and
+        what a stage has brought that a later one has not taken."""
+        gold = self._logs[layout.GOLD].last()
+        found = set() if gold is None else set(gold.state.get("open", []))
+        for stage in (layout.BRONZE, layout.SILVER):
+            last = self._logs[stage].last()
+            if last is not None and (gold is None or last.batch > gold.batch):
+                found |= {one["path"] for one in last.files}
+        return found
 
     def _bronze(self, write: WriteRows, batch: int) -> Commit:
         log = self._logs[layout.BRONZE]
@@ -152,20 +180,20 @@ class Engine:
                 seconds=time.monotonic() - begun,
             )
 
-    def _align(self, tasks: Tasks, *, through: int | None) -> None:
+    def _align(self, tasks: Tasks, *, through: int | None) -> Commit | None:
         """Alignments go by steps of their own: a micro-batch each, and one at the end that decides the
-        rest."""
+        rest. None where there was nothing to do."""
         if not self._settings.alignments:
-            return
+            return None
         log, begun = self._logs[ALIGN], time.monotonic()
         before = log.last()
         state = {} if before is None else before.state
         done = state.get("through", -1)
         if through is not None and done >= through:
-            return
+            return None
         pending = [one.get("pending", 0) for one in state.get("alignments", {}).values()]
         if through is None and not any(pending):
-            return
+            return None
         taken = None if through is None else self._logs[layout.SILVER].find(through)
         files = [] if taken is None else taken.files
         number = 0 if before is None else before.batch + 1
@@ -174,7 +202,7 @@ class Engine:
                 self._settings, self._layout.root, files, state, tasks, staging, closing=through is None
             )
             old = [name for names in state.get("carried", {}).values() for name in names]
-            log.commit(
+            return log.commit(
                 number,
                 written,
                 carried=carried,
@@ -185,10 +213,8 @@ class Engine:
                 seconds=time.monotonic() - begun,
             )
 
-    def _gold(self, made: Commit, cleaned: Commit, batch: int, tasks: Tasks) -> None:
+    def _gold(self, made: Commit, cleaned: Commit, batch: int, tasks: Tasks) -> Commit:
         log, begun = self._logs[layout.GOLD], time.monotonic()
-        if log.find(batch) is not None:
-            return
         before = log.last()
         state = {} if before is None else before.state
         settings, root = self._settings, self._layout.root
@@ -236,7 +262,7 @@ class Engine:
                 )
                 for at, one in enumerate(provisional, begin)
             ]
-            log.commit(
+            return log.commit(
                 batch,
                 [*written, *provisional],
                 carried=carried,

@@ -12,6 +12,7 @@ OUT/
   _commits/<stage>/<batch>.json            which files a micro-batch brought; the last few
   _commits/<stage>/intent.json             a commit that was decided, and is not done yet
   _state/<stage>/                          what a stage carries from one micro-batch to the next
+  _state/compacted                         the day before which small files have been merged
   _staging/                                what tasks wrote and no commit names yet
 ```
 
@@ -99,6 +100,10 @@ class Layout:
 
     def state(self, stage: str) -> Path:
         return self.root / "_state" / stage
+
+    @property
+    def compacted(self) -> Path:
+        return self.root / "_state" / "compacted"
 
     def tables(self) -> list[str]:
         """The tables that have been begun."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import time
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 from .. import _native
 from ..errors import LockHeld, MissingPackage, PipelineError
 from . import bronze, layout, marker
-from .definition import PipelineSettings
+from .compaction import Merged
+from .definition import PipelineSettings, parse
 from .engine import Engine
 from .functions import Callables
 from .layout import Layout
 from .session import open_session
 from .status import Status, status
-from .tasks import SparkTasks
+from .tasks import LocalTasks, SparkTasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,6 +73,20 @@ def run(
         finally:
             if spark is None:
                 session.stop()
+
+
+def compact(root: str | os.PathLike[str]) -> dict[str, Merged]:
+    """Merges small files of all tables of a root, without Spark; gives what became of them, by table.
+
+    Raises PipelineError, and LockHeld where a pipeline works on the root.
+    """
+    place = Path(root)
+    found = marker.read(place)
+    settings = dataclasses.replace(parse({"pipeline": found.definition}), out=place)
+    with _held(place):
+        engine = Engine(settings, pipeline_id=found.pipeline_id)
+        engine.recover()
+        return engine.compact(LocalTasks())
 
 
 def _check(settings: PipelineSettings) -> None:

@@ -44,11 +44,11 @@ class RunSet:
         return found
 
     def is_closed(self, seqs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Of those that are not in the set: whether they could have been, for all that is remembered."""
+        """Whether they lie where holes were closed: it is not known any more if they are in the set."""
         found: npt.NDArray[np.bool_] = (
             np.zeros(len(seqs), np.bool_) if self.closed is None else seqs <= self.closed
         )
-        return found & ~self.contains(seqs)
+        return found
 
     def add(self, runs: Iterable[Run]) -> None:
         self._runs = _merged([*self._runs, *runs])
@@ -77,7 +77,8 @@ class RunSet:
         if len(self._runs) > self._most:
             behind = len(self._runs) - self._most
             last = self._runs[behind][1]
-            self.closed = max(self._runs[behind][0], self.closed if self.closed is not None else 0)
+            # The last of them is known as a whole; what is not known lies before it.
+            self.closed = max(self._runs[behind][0] - 1, self.closed if self.closed is not None else 0)
             self._runs = [(self._runs[0][0], last), *self._runs[behind + 1 :]]
 
 

@@ -75,10 +75,12 @@ class Table:
     name: str
     schema: pa.Schema
     partitions: tuple[str, ...] = ()
+    of_version: int | None = None
+    """Of files that are there already; None: of this code."""
 
     @property
     def version(self) -> int:
-        return VERSIONS[self.name.partition("/")[0]]
+        return self.of_version if self.of_version is not None else VERSIONS[self.name.partition("/")[0]]
 
     @property
     def stored(self) -> pa.Schema:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from ..errors import MissingPackage
@@ -34,7 +38,8 @@ def open_session(*, master: str | None = None, remote: str | None = None) -> Spa
             "a pipeline needs Spark: pip install 'aeron-tensorpool[spark]', and Java 17 or newer"
         ) from error
     if remote is not None:
-        return SparkSession.builder.remote(remote).getOrCreate()
+        with _signals_stay():
+            return SparkSession.builder.remote(remote).getOrCreate()
     chosen = master or DEFAULT_MASTER
     # Workers are to be this interpreter; Spark would take whatever is called python3.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -46,6 +51,17 @@ def open_session(*, master: str | None = None, remote: str | None = None) -> Spa
     builder = SparkSession.builder.master(chosen).appName("tensorpool-pipeline")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with _signals_stay():
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+@contextmanager
+def _signals_stay() -> Iterator[None]:
+    """Spark takes Ctrl-C for itself, to cancel its jobs: a run is to end after the micro-batch it is in."""
+    is_ours = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if is_ours else None
+    yield
+    if before is not None:
+        signal.signal(signal.SIGINT, before)

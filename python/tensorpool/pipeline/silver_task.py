@@ -87,8 +87,9 @@ class _Silver:
         self, epoch: int, rows: npt.NDArray[np.intp], seqs: npt.NDArray[np.int64]
     ) -> dict[int, Verdict]:
         seen = self._seen.setdefault(epoch, RunSet(most=self._item["max_runs"]))
-        found = {int(row): (DUPLICATE, "another recording has it") for row in rows[seen.contains(seqs)]}
-        late = rows[seen.is_closed(seqs)]
+        is_late = seen.is_closed(seqs)
+        again, late = rows[seen.contains(seqs) & ~is_late], rows[is_late]
+        found: dict[int, Verdict] = {int(row): (DUPLICATE, "another recording has it") for row in again}
         return found | {int(row): (LATE, "too far behind to know whether it came before") for row in late}
 
     def _unfit(self, batch: pa.RecordBatch, known: dict[int, Verdict]) -> dict[int, Verdict]:

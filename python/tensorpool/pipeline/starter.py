@@ -16,6 +16,7 @@ out = {out}
 # streams = [10000]              # none named: all, later ones too
 # payload = "inline"             # tables that hold the bytes, and need no recording beside them
 # format = "delta"               # needs the package deltalake
+# compact = "always"             # merge small files as they come, not only when their day is over
 
 # What frames have to be. One that is not goes to silver/rejects, with the reason.
 # [[pipeline.rules]]

@@ -97,7 +97,7 @@ def run_project(directory: Path) -> None:
         ["spark-pipelines", "run"], cwd=directory, env=environment, capture_output=True, text=True,
         timeout=500, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-8_000:]
+    assert done.returncode == 0, (done.stdout + done.stderr)[-8_000:]
     assert "Run is COMPLETED" in done.stdout + done.stderr
 
 

@@ -17,6 +17,7 @@ import pyspark
 import pytest
 
 from tests.integration.spark.conftest import ROOT
+from tests.ports import free_port
 from tests.unit.spark.conftest import write
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long, pytest.mark.usefixtures("orphans_end")]
@@ -103,9 +104,7 @@ def test_spark_connect_finds_the_source_by_itself(tmp_path: Path) -> None:
 @contextmanager
 def standalone(tmp_path: Path) -> Iterator[str]:
     """A master and two workers, all on the loopback."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     master = f"spark://127.0.0.1:{port}"
     package = "org.apache.spark.deploy"
     commands = [[f"{package}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]]

@@ -1,17 +1,10 @@
-"""Pipelines on a real Spark: growing recordings, errors of users, full disks, kills on a cluster."""
+"""Pipelines on a real Spark: growing recordings, functions, Delta tables, what is published."""
 
 from __future__ import annotations
 
-import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +13,8 @@ from pyspark.sql import SparkSession
 
 import tensorpool as tp
 from tensorpool import recording
-from tensorpool.errors import DiskFull, PipelineError
+from tensorpool.errors import PipelineError
 from tensorpool.pipeline import run, status
-from tests.integration.spark.conftest import ROOT
 from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
 from tests.unit.pipeline.support import Stages, define, keys, record, table
 
@@ -169,105 +161,3 @@ def test_a_functions_arrays_are_published_as_a_stream(
     # A reader that comes while it is published may miss some; what it sees is what was computed.
     assert found
     assert all(value == trace - 4000 + 1 for trace, value in found.items())
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of one megabyte."""
-    place = tmp_path / "small"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", str(place)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"a tmpfs cannot be mounted here (it takes root): {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-@pytest.mark.usefixtures("spark")
-def test_a_full_disk_ends_the_run_and_room_lets_it_go_on(small: Path, root: Path) -> None:
-    record(root, range(60), shape=(64, 256))
-    settings = define(root, small / "tables", payload="inline", target_file="256KiB")
-    with pytest.raises(DiskFull, match="make room"):
-        Stages(settings).take_all(pieces=3)
-    before = keys(table(settings, "silver/frames"))
-    assert len(set(before)) == len(before) < 60
-    subprocess.run(["mount", "-o", "remount,size=64m", str(small)], check=True)
-    Stages(settings).take_all(pieces=3)
-    assert keys(table(settings, "silver/frames")) == [(10, 1, seq) for seq in range(60)]
-
-
-# --- elsewhere
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("orphans_end")
-def test_a_definition_in_python_runs_through_connect(root: Path, out: Path) -> None:
-    record(root, range(100))
-    definition = out.parent / "pipeline.py"
-    definition.write_text(
-        "from tensorpool.pipeline import Pipeline\n"
-        f"pipeline = Pipeline(recordings=[{str(root)!r}], out={str(out)!r}, max_rows=40)\n"
-        "@pipeline.function(columns='mean double')\n"
-        "def looks(array):\n    return array.mean()\n"
-    )
-    done = start(definition, "--remote", "local[2]")
-    _, words = done.communicate(timeout=600)
-    assert done.returncode == 0, words.decode()[-3000:]
-    for name in ("silver/frames", "gold/looks"):
-        assert keys(table(define(root, out), name)) == [(10, 1, seq) for seq in range(100)]
-
-
-# --- kills, on a cluster
-
-
-def start(definition: Path, *where: str) -> subprocess.Popen[bytes]:
-    path = os.pathsep.join([str(ROOT / "python"), str(ROOT)])
-    command = [sys.executable, "-m", "tensorpool", "pipeline", "run", str(definition), "--once", *where]
-    return subprocess.Popen(
-        [*command, "--quiet", "--json"], env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("orphans_end")
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("stage", ["bronze", "silver", "align", "gold"])
-def test_a_kill_in_a_stage_on_a_cluster_changes_nothing(root: Path, out: Path, stage: str) -> None:
-    dice = random.Random(stage)
-    record(root, range(300), trace=9000)
-    record(root, [seq for seq in range(300) if seq % 7], stream_id=11, shift_ns=1000)
-    definition = out.parent / "pipeline.toml"
-    definition.write_text(
-        f'[pipeline]\nrecordings = ["{root}"]\nout = "{out}"\nmax_rows = 120\n'
-        '[pipeline.quality]\ninterval = "500ms"\nlateness = "100ms"\n'
-        '[[pipeline.alignments]]\nname = "stereo"\nstreams = [10, 11]\ntolerance = "1ms"\n'
-        '[[pipeline.functions]]\nname = "looks"\nfunction = "numpy:mean"\ncolumns = "mean double"\n'
-    )
-    where = ("--master", "local-cluster[2,1,1024]")
-    process = start(definition, *where)
-    chosen = dice.randrange(3)
-    deadline = time.monotonic() + 300
-    while not list((out / "_staging").glob(f"{stage}-{chosen}-*")):
-        assert process.poll() is None, process.stderr.read() if process.stderr else ""
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    time.sleep(dice.random() * 0.5)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    again = start(definition, *where)
-    _, words = again.communicate(timeout=900)
-    assert again.returncode == 0, words.decode()[-3000:]
-    settings = define(root, out)
-    wanted = [(10, 1, seq) for seq in range(300)] + [(11, 1, seq) for seq in range(300) if seq % 7]
-    for name in ("bronze/frames", "silver/frames", "gold/looks", "gold/statistics"):
-        assert keys(table(settings, name)) == wanted, name
-    aligned = sorted(row["frames"][0]["seq"] for row in table(settings, "silver/aligned/stereo"))
-    assert aligned == [seq for seq in range(300) if seq % 7]
-    lonely = Counter(row["reason"] for row in table(settings, "silver/unaligned/stereo"))
-    assert lonely == {"missing": 43}
-    quality = table(settings, "gold/quality")
-    assert (sum(row["frames"] for row in quality), sum(row["dropped"] for row in quality)) == (557, 42)
-    assert len({(row["stream_id"], row["interval_start_ns"]) for row in quality}) == len(quality)
-    assert status(out).stages["gold"].batch >= 4

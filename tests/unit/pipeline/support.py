@@ -79,13 +79,19 @@ class Stages:
 
     def take_all(self, *, pieces: int = 1) -> None:
         """Everything, in some micro-batches, streams side by side."""
-        whole = [row for root in self.settings.recordings for row in rows_of(Path(root))]
-        for number in range(pieces):
-            cut = [_part(batch, number, pieces) for batch in whole]
-            self.take([one for one in cut if len(one)])
+        for rows in cut(self.settings, pieces):
+            self.take(rows)
 
     def close(self) -> None:
         self.engine.close(self.tasks)
+
+
+def cut(settings: PipelineSettings, pieces: int) -> Iterator[list[pa.RecordBatch]]:
+    """What the recordings have, as some micro-batches."""
+    whole = [batch for root in settings.recordings for batch in rows_of(Path(root))]
+    for number in range(pieces):
+        parts = [_part(batch, number, pieces) for batch in whole]
+        yield [one for one in parts if len(one)]
 
 
 def _part(batch: pa.RecordBatch, number: int, pieces: int) -> pa.RecordBatch:

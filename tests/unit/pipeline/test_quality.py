@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorpool.pipeline.lineage import depths
-from tensorpool.pipeline.quality import EVENTS, FRAME, GAP, REJECT, Place, intervals
+from tensorpool.pipeline.quality import EVENTS, FRAME, GAP, REJECT, Place, intervals, percentiles
 
 EVENT = st.tuples(st.sampled_from([FRAME, GAP, REJECT]), st.integers(0, 200), st.integers(1, 9))
 
@@ -67,6 +68,26 @@ def test_periods_jitter_and_rate_are_of_frames_that_follow_one_another() -> None
     assert (row["frames"], row["bytes"], row["rate_hz"]) == (5, 40, 5.0)
     assert (row["period_ns_p50"], row["period_ns_max"], row["jitter_ns_max"]) == (10, 15, 5)
     assert (row["latency_ns_p50"], row["latency_ns_max"]) == (2, 9)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(-50, 50), min_size=1, max_size=120))
+def test_percentiles_are_values_that_occurred(values: list[int]) -> None:
+    found = percentiles(np.array(values, np.int64))
+    assert found == [
+        min(one for one in values if 100 * sum(other <= one for other in values) >= of * len(values))
+        for of in (50, 90, 99, 100)
+    ]
+
+
+def test_a_frame_whose_latency_nobody_knows_has_none() -> None:
+    rows = events([(FRAME, at, 1) for at in range(4)])
+    known = pa.array([7, None, None, 9], pa.int64())
+    whole = rows.set_column(rows.schema.get_field_index("latency_ns"), EVENTS.field("latency_ns"), known)
+    _, (row,), _, _ = intervals(whole, Place(), 1_000, 0)
+    assert (row["frames"], row["latency_ns_p50"], row["latency_ns_max"]) == (4, 7, 9)
+    _, (row,), _, _ = intervals(rows, Place(), 1_000, 0)
+    assert (row["frames"], row["latency_ns_p50"], row["latency_ns_max"]) == (4, None, None)
 
 
 def test_depth_grows_along_a_trace_and_over_its_parents() -> None:

@@ -19,7 +19,7 @@ from tensorpool.errors import LockHeld, PipelineError
 from tensorpool.pipeline import commit, status
 from tensorpool.pipeline.layout import Layout
 from tensorpool.recording.files import write_atomically
-from tests.unit.pipeline.support import Stages, define, frame, keys, record, table
+from tests.unit.pipeline.support import Stages, define, frame, keys, record, rows_of, table
 
 ALIGNMENT = [{"name": "stereo", "streams": [10, 11], "tolerance": "1ms", "wait": "100ms"}]
 
@@ -69,6 +69,9 @@ def test_frames_go_through_all_stages_once(root: Path, out: Path) -> None:
     found = status(out)
     assert found.stages["silver"].totals == {"frames": 380, "bytes": 380 * 64, "missing": 20, "rejects": {}}
     assert not any(found.pending.values())
+    # What is carried is replaced: nothing of earlier micro-batches stays behind.
+    assert not list((out / "_state/align").iterdir())
+    assert len(list((out / "_state/gold").iterdir())) <= 2
 
 
 class Killed(BaseException):
@@ -218,6 +221,37 @@ def test_a_segment_that_is_gone_is_a_reject_and_not_the_end(root: Path, out: Pat
     stages.take_all()
     assert keys(table(settings, "silver/frames")) == [(10, 1, seq) for seq in range(10, 20)]
     assert Counter(row["reason"] for row in table(settings, "silver/rejects")) == {"missing": 10}
+
+
+def test_a_frame_for_a_hole_that_is_forgotten_is_late_and_not_guessed_at(root: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    record(root, range(0, 200, 2))
+    record(other, [1, 199])
+    settings = define(root, tmp_path / "tables", recordings=[str(root), str(other)], silver={"max_runs": 16})
+    stages = Stages(settings)
+    for place in (root, other):
+        stages.take(list(rows_of(place)))
+    rejects = [(row["seq"], row["reason"]) for row in table(settings, "silver/rejects")]
+    assert rejects == [(1, "late")]
+    assert keys(table(settings, "silver/frames"))[-1] == (10, 1, 199), "of what is remembered it is known"
+    quality = table(settings, "gold/quality")
+    assert sum(row["rejected"] for row in quality) == 1
+    assert sum(row["frames"] for row in quality) == 101
+
+
+def test_a_staged_file_that_something_else_removed_is_named(
+    root: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(root, range(5))
+    rename = os.rename
+
+    def removes(staged: Path, final: Path) -> None:
+        staged.unlink()
+        rename(staged, final)
+
+    monkeypatch.setattr(commit, "os", SimpleNamespace(rename=removes))
+    with pytest.raises(PipelineError, match=r"bronze-frames-\w+\.parquet is gone .*begin another root"):
+        Stages(define(root, out)).take_all()
 
 
 def test_a_stream_that_vanishes_is_seen_in_the_status_and_holds_up_nobody(root: Path, out: Path) -> None:

@@ -1,0 +1,156 @@
+"""Pipelines elsewhere: through Connect, on a standalone cluster until told to stop, and killed on one."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tensorpool.errors import PipelineError
+from tensorpool.pipeline import status
+from tests.integration.spark.conftest import ROOT
+from tests.integration.spark.test_clusters import standalone
+from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
+from tests.unit.pipeline.support import define, keys, record, table
+
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.long, pytest.mark.usefixtures("orphans_end")]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "recording"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "tables"
+
+
+def start(definition: Path, *how: str) -> subprocess.Popen[bytes]:
+    path = os.pathsep.join([str(ROOT / "python"), str(ROOT)])
+    command = [sys.executable, "-m", "tensorpool", "pipeline", "run", str(definition), *how]
+    environment = {**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return subprocess.Popen(
+        [*command, "--json"], env=environment, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def test_a_definition_in_python_runs_through_connect(root: Path, out: Path) -> None:
+    record(root, range(100))
+    definition = out.parent / "pipeline.py"
+    definition.write_text(
+        "from tensorpool.pipeline import Pipeline\n"
+        f"pipeline = Pipeline(recordings=[{str(root)!r}], out={str(out)!r}, max_rows=40)\n"
+        "@pipeline.function(columns='mean double')\n"
+        "def looks(array):\n    return array.mean()\n"
+    )
+    done = start(definition, "--once", "--quiet", "--remote", "local[2]")
+    _, words = done.communicate(timeout=600)
+    assert done.returncode == 0, words.decode()[-3000:]
+    for name in ("silver/frames", "gold/looks"):
+        assert keys(table(define(root, out), name)) == [(10, 1, seq) for seq in range(100)]
+
+
+def test_a_standalone_cluster_takes_what_comes_until_it_is_told_to_stop(
+    root: Path, out: Path, tmp_path: Path
+) -> None:
+    record(root, range(100))
+    definition = tmp_path / "pipeline.toml"
+    definition.write_text(
+        f'[pipeline]\nrecordings = ["{root}"]\nout = "{out}"\ntrigger = "500ms"\n'
+        '[[pipeline.functions]]\nname = "looks"\nfunction = "looks:mean"\ncolumns = "mean double"\n'
+    )
+    # Beside the definition, where executors look for it too.
+    (tmp_path / "looks.py").write_text("def mean(array):\n    return array.mean()\n")
+    with standalone(tmp_path) as master:
+        process = start(definition, "--master", master)
+        try:
+            await_frames(process, out, lambda frames: frames == 100)
+            record(root, range(100, 150))
+            await_frames(process, out, lambda frames: frames == 150)
+            process.send_signal(signal.SIGINT)
+            printed, words = process.communicate(timeout=120)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+    assert process.returncode == 0, words.decode()[-3000:]
+    found = json.loads(printed)
+    assert found["stages"]["gold"]["totals"]["functions"] == {"looks": 150}
+    assert found["is_running"] is False
+    # Progress, a line now and then where there is no terminal.
+    assert b"bronze batch" in words
+    assert b"behind" in words
+    for name in ("silver/frames", "gold/looks"):
+        assert keys(table(define(root, out), name)) == [(10, 1, seq) for seq in range(150)]
+
+
+def await_frames(process: subprocess.Popen[bytes], out: Path, is_it: Callable[[int], bool]) -> None:
+    """Until gold has taken what silver has, and that is enough."""
+    deadline = time.monotonic() + 300
+    while True:
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        assert time.monotonic() < deadline
+        try:
+            stages = status(out).stages
+        except PipelineError:
+            stages = {}
+        is_done = bool(stages) and stages["gold"].batch == stages["silver"].batch >= 0
+        if is_done and is_it(stages["silver"].totals["frames"]):
+            return
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("stage", ["bronze", "silver", "align", "gold", "compact"])
+def test_a_kill_in_a_stage_on_a_cluster_changes_nothing(root: Path, out: Path, stage: str) -> None:
+    dice = random.Random(stage)
+    record(root, range(300), trace=9000)
+    record(root, [seq for seq in range(300) if seq % 7], stream_id=11, shift_ns=1000)
+    definition = out.parent / "pipeline.toml"
+    definition.write_text(
+        # Of many micro-batches files are merged.
+        f'[pipeline]\nrecordings = ["{root}"]\nout = "{out}"\ncompact = "always"\n'
+        f"max_rows = {30 if stage == 'compact' else 120}\n"
+        '[pipeline.quality]\ninterval = "500ms"\nlateness = "100ms"\n'
+        '[[pipeline.alignments]]\nname = "stereo"\nstreams = [10, 11]\ntolerance = "1ms"\n'
+        '[[pipeline.functions]]\nname = "looks"\nfunction = "numpy:mean"\ncolumns = "mean double"\n'
+    )
+    where = ("--once", "--quiet", "--master", "local-cluster[2,1,1024]")
+    process = start(definition, *where)
+    chosen = dice.randrange(3)
+    deadline = time.monotonic() + 300
+    wanted_name = "compact-*" if stage == "compact" else f"{stage}-{chosen}-*"
+    while not list((out / "_staging").glob(wanted_name)):
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    time.sleep(dice.random() * 0.5)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    again = start(definition, *where)
+    _, words = again.communicate(timeout=900)
+    assert again.returncode == 0, words.decode()[-3000:]
+    settings = define(root, out)
+    wanted = [(10, 1, seq) for seq in range(300)] + [(11, 1, seq) for seq in range(300) if seq % 7]
+    for name in ("bronze/frames", "silver/frames", "gold/looks", "gold/statistics"):
+        assert keys(table(settings, name)) == wanted, name
+    aligned = sorted(row["frames"][0]["seq"] for row in table(settings, "silver/aligned/stereo"))
+    assert aligned == [seq for seq in range(300) if seq % 7]
+    lonely = Counter(row["reason"] for row in table(settings, "silver/unaligned/stereo"))
+    assert lonely == {"missing": 43}
+    quality = table(settings, "gold/quality")
+    assert (sum(row["frames"] for row in quality), sum(row["dropped"] for row in quality)) == (557, 42)
+    assert len({(row["stream_id"], row["interval_start_ns"]) for row in quality}) == len(quality)
+    assert status(out).stages["gold"].batch >= 4
+    files = list((out / "silver/frames/stream_id=10").rglob("*.parquet"))
+    assert len(files) < status(out).stages["gold"].batch if stage == "compact" else len(files) > 1
