@@ -35,7 +35,7 @@ def _rate(counter: str, labels: str = "", by: str = "instance, stream_id") -> st
 
 
 def _figure(title: str, query: str, unit: str = "short") -> Panel:
-    return Panel(title, ((query, ""),), unit, "stat", 4, 4)
+    return Panel(title, ((query, ""),), unit, "stat", 3, 4)
 
 
 ROWS: Final[dict[str, tuple[Panel, ...]]] = {
@@ -46,6 +46,8 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         _figure("Frames", f"sum(rate(tensorpool_producer_sequences_total{_RATE}))", "cps"),
         _figure("Payload", f"sum(rate(tensorpool_producer_payload_bytes_total{_RATE}))", "Bps"),
         _figure("Lost", f"sum(rate(tensorpool_consumer_frames_dropped_total{{{_LOST}}}{_RATE}))", "cps"),
+        _figure("Ledger mismatches", 'sum(tensorpool_ledger_paths{verdict="mismatch"})'),
+        _figure("Alerts", 'count(ALERTS{alertname=~"TensorPool.*", alertstate="firing"}) or vector(0)'),
     ),
     "Streams": (
         Panel(

@@ -58,6 +58,19 @@ fn matches((wanted, is_start): &(Box<[u8]>, bool), tag: &[u8]) -> bool {
 
 /// The tag of an event, which comes right after its block.
 fn tag_of(bytes: &[u8]) -> Option<&[u8]> {
+    part_of(data_of(bytes)?).map(|(tag, _)| tag)
+}
+
+/// Tag, key and value of an event, as bytes.
+pub fn words_of(bytes: &[u8]) -> Option<[&[u8]; 3]> {
+    let (tag, rest) = part_of(data_of(bytes)?)?;
+    let (key, rest) = part_of(rest)?;
+    let (value, _) = part_of(rest)?;
+    Some([tag, key, value])
+}
+
+/// What follows the block of an event.
+fn data_of(bytes: &[u8]) -> Option<&[u8]> {
     let header = bytes.get(..MESSAGE_HEADER_LENGTH)?;
     if get_u16(header, MESSAGE_HEADER_SCHEMA_ID) != SERVICE_SCHEMA_ID
         || get_u16(header, MESSAGE_HEADER_TEMPLATE_ID) != EVENT_MESSAGE_TEMPLATE_ID
@@ -68,9 +81,13 @@ fn tag_of(bytes: &[u8]) -> Option<&[u8]> {
     if block < EVENT_MESSAGE_BLOCK_LENGTH {
         return None;
     }
-    let data = bytes.get(MESSAGE_HEADER_LENGTH + usize::from(block)..)?;
+    bytes.get(MESSAGE_HEADER_LENGTH + usize::from(block)..)
+}
+
+/// Data with its length before it, and what comes after.
+fn part_of(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let length = get_u32(data.get(..4)?, 0) as usize;
-    data.get(4..)?.get(..length)
+    data.get(4..)?.split_at_checked(length)
 }
 
 /// An event with a text, which nobody asked for: a word on the status stream.

@@ -6,7 +6,7 @@ Sequences join them: what lies between a reader's last and the producer's is on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -24,6 +24,10 @@ from ..supervisor.views import MappingView, RecordedView
 from .rows import Row, Verdict
 
 _MOST: Final = 20_000
+_ORDER: Final = {
+    path: place
+    for place, path in enumerate(("producer", "consumer", "recorder", "bridge send", "bridge receive"))
+}
 _Key = tuple[str, int, str]
 
 
@@ -71,29 +75,56 @@ class LedgerBook:
         self._recorders: dict[str, _Recorder] = {}
         self._bridges: dict[str, _Bridge] = {}
         self._since: dict[_Key, tuple[str, int]] = {}
+        self._by_type: dict[type, Callable[[Any, int], None]] = {
+            ProducerTold: self._on_producer,
+            ProducerReport: self._on_producer_report,
+            ConsumerTold: self._on_consumer,
+            ConsumerReport: self._on_consumer_report,
+            RecorderTold: self._on_recorder,
+            WrittenTold: self._on_written,
+            BridgeTold: self._on_bridge,
+        }
 
     def observe(self, event: object, now_ns: int) -> None:
-        match event:
-            case ProducerTold():
-                self._on_producer(event, now_ns)
-            case ProducerReport():
-                known = self._producers.get((event.stream_id, event.producer_id))
-                if known is not None and event.current_seq is not None:
-                    known.heard_ns = now_ns
-                    _reach(known, event.epoch, event.current_seq, now_ns)
-            case ConsumerTold():
-                self._on_consumer(event, now_ns)
-            case ConsumerReport():
-                reader = self._consumers.get((event.stream_id, event.consumer_id))
-                if reader is not None:
-                    reader.is_limited = event.is_limited
-            case RecorderTold():
-                recorder = self._recorders.setdefault(event.tag, _Recorder(now_ns))
-                recorder.heard_ns, recorder.is_writing = now_ns, event.status.get("state") == "recording"
-            case WrittenTold():
-                self._on_written(event, now_ns)
-            case BridgeTold():
-                self._on_bridge(event, now_ns)
+        handle = self._by_type.get(type(event))
+        if handle is not None:
+            handle(event, now_ns)
+
+    def forget(self, before_ns: int) -> None:
+        """Those that were last heard before that moment: for whoever keeps a book for weeks."""
+        tables: tuple[dict[Any, Any], ...] = (
+            self._producers,
+            self._consumers,
+            self._recorders,
+            self._bridges,
+        )
+        for table in tables:
+            for key in [key for key, one in table.items() if one.heard_ns < before_ns]:
+                del table[key]
+        self._newest = {stream: key for stream, key in self._newest.items() if key in self._producers}
+
+    def _on_producer_report(self, report: ProducerReport, now_ns: int) -> None:
+        known = self._producers.get((report.stream_id, report.producer_id))
+        if known is not None and report.current_seq is not None:
+            known.heard_ns = now_ns
+            _reach(known, report.epoch, report.current_seq, now_ns)
+
+    def _on_consumer_report(self, report: ConsumerReport, now_ns: int) -> None:
+        reader = self._consumers.get((report.stream_id, report.consumer_id))
+        if reader is not None:
+            reader.is_limited = report.is_limited
+
+    def _on_recorder(self, told: RecorderTold, now_ns: int) -> None:
+        recorder = self._recorder(told.tag, now_ns)
+        recorder.is_writing = told.status.get("state") == "recording"
+
+    def _recorder(self, tag: str, now_ns: int) -> _Recorder:
+        known = self._recorders.get(tag)
+        if known is None:
+            known = _Recorder(now_ns)
+            _put(self._recorders, tag, known)
+        known.heard_ns = now_ns
+        return known
 
     def _on_producer(self, told: ProducerTold, now_ns: int) -> None:
         key = (told.stream_id, told.producer_id)
@@ -105,7 +136,7 @@ class LedgerBook:
         _reach(known, told.epoch, told.next_seq - 1 if told.next_seq else None, now_ns)
         newest = self._producers.get(self._newest.get(told.stream_id, key))
         if newest is None or told.epoch >= newest.epoch:
-            self._newest[told.stream_id] = key
+            _put(self._newest, told.stream_id, key)
 
     def _on_consumer(self, told: ConsumerTold, now_ns: int) -> None:
         key = (told.stream_id, told.consumer_id)
@@ -122,8 +153,7 @@ class LedgerBook:
             written = tuple(read_recorded(one) for one in told.rows)
         except (ValueError, KeyError, TypeError):
             return
-        known = self._recorders.setdefault(told.tag, _Recorder(now_ns))
-        known.written, known.heard_ns = written, now_ns
+        self._recorder(told.tag, now_ns).written = written
 
     def _on_bridge(self, told: BridgeTold, now_ns: int) -> None:
         try:
@@ -141,17 +171,15 @@ class LedgerBook:
         judged = [self._judge(row, now_ns) for row in found]
         keys = {_key(row) for row in found}
         self._since = {key: one for key, one in self._since.items() if key in keys}
-        order = ("producer", "consumer", "recorder", "bridge send", "bridge receive")
-        return sorted(judged, key=lambda row: (row.stream_id, order.index(row.path), row.who))
+        return sorted(judged, key=lambda row: (row.stream_id, _ORDER[row.path], row.who))
 
     def _judge(self, row: Row, now_ns: int) -> Row:
         problem = row.problem or (f"{row.unaccounted} frames unaccounted for" if row.unaccounted else "")
         key = _key(row)
         if not problem:
             self._since.pop(key, None)
-            if row.verdict is Verdict.GONE:
-                return row
-            return replace(row, verdict=Verdict.WAITING if row.waiting else Verdict.EXACT)
+            is_waiting = row.waiting and row.verdict is not Verdict.GONE
+            return replace(row, verdict=Verdict.WAITING) if is_waiting else row
         # By what is wrong, not by how much: figures that move all the time never fit either.
         _, since_ns = self._since.setdefault(key, (problem, now_ns))
         lasting = now_ns - since_ns >= self._settle_ns

@@ -6,12 +6,15 @@ from typing import Final
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
-from ..supervisor.ears import Watcher
+from ..ledger import LedgerAudit
+from ..supervisor.ears import Watcher, bounds_of
 from ..supervisor.views import Snapshot
 from .config import MetricsSettings
 from .endpoint import Metrics
 
 _PERIOD_NS: Final = 1_000_000_000
+_LISTEN_NS: Final = 20_000_000
+"""In batches, and at rest in between, as a supervisor does."""
 
 
 class MetricsAgent:
@@ -27,23 +30,26 @@ class MetricsAgent:
         self.metrics: Metrics | None = None
         # Swapped as a whole: the threads that serve it see one moment or the next, nothing between.
         self._latest = Snapshot(0)
-        self._due_ns = 0
+        self._due_ns = self._next_listen_ns = 0
 
     def latest(self) -> Snapshot:
         return self._latest
 
     def on_start(self) -> None:
-        self._watcher = Watcher(self._context, clock=self._clock)
+        audit = LedgerAudit(bounds_of(self._context))
+        self._watcher = Watcher(self._context, audit=audit, clock=self._clock)
         self.metrics = Metrics(self._settings, self.latest)
 
     def do_work(self) -> int:
         assert self._watcher is not None, "started before its first turn"
-        work = self._watcher.poll()
         now_ns = self._clock.monotonic_ns()
+        if now_ns >= self._next_listen_ns:
+            self._next_listen_ns = now_ns + _LISTEN_NS
+            self._watcher.poll()
         if now_ns >= self._due_ns:
             self._due_ns = now_ns + _PERIOD_NS
             self._latest = self._watcher.snapshot()
-        return work
+        return 0
 
     def on_close(self) -> None:
         if self.metrics is not None:

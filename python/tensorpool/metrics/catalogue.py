@@ -32,6 +32,13 @@ UNHEARD = Metric(
     ("reason",),
 )
 COLLISIONS = Metric("tensorpool_id_collisions", "gauge", "Ids that two go by at once, by kind.", ("kind",))
+LEDGER = Metric(
+    "tensorpool_ledger_paths",
+    "gauge",
+    "Paths from a producer to who reads it, by how their ledger stands. `mismatch`: frames are missing that "
+    "nobody accounts for.",
+    ("verdict",),
+)
 SERVICES = Metric("tensorpool_services", "gauge", "Services that answer, by name.", ("name",))
 
 STREAM_INFO = Metric("tensorpool_stream_info", "gauge", "Always 1; the name of a stream.", (*_STREAM, "name"))
@@ -178,7 +185,7 @@ BACKLOG_BYTES = Metric(
 DISK_FREE = Metric("tensorpool_recorder_disk_free_bytes", "gauge", "Left on its disk.", _RECORDER)
 
 GROUPS: Final[dict[str, tuple[Metric, ...]]] = {
-    "The system": (BUILD, STREAMS, CONSUMERS, LEASES, SERVICES, COLLISIONS, UNHEARD, LEFT_OUT),
+    "The system": (BUILD, STREAMS, CONSUMERS, LEASES, SERVICES, LEDGER, COLLISIONS, UNHEARD, LEFT_OUT),
     "Streams": (
         STREAM_INFO,
         STREAM_STATE,

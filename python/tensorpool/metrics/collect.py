@@ -104,6 +104,9 @@ def _system(page: _Page, snapshot: Snapshot) -> None:
     for kind, n in _few(collided, OTHER):
         page[c.COLLISIONS].add(n, kind)
     page.reasons(c.UNHEARD, snapshot.unheard)
+    if snapshot.ledger is not None:
+        for verdict, n in snapshot.ledger.paths.items():
+            page[c.LEDGER].put(n, verdict)
 
 
 def _stream(page: _Page, one: StreamView) -> None:

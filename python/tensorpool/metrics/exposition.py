@@ -59,12 +59,13 @@ class Family:
     def _key(self, labels: Sequence[object]) -> tuple[str, ...]:
         if len(labels) != len(self.metric.labels):
             raise ValueError(f"{self.metric.name} has the labels {self.metric.labels}, not {labels}")
-        return tuple(label_text(one) for one in labels)
+        return tuple([label_text(one) for one in labels])
 
 
 def label_text(value: object) -> str:
     """As it stands in a label: not too long, and Unicode that can be written."""
-    return str(value)[:LONGEST_LABEL].encode("utf-8", "replace").decode("utf-8")
+    text = str(value)[:LONGEST_LABEL]
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def render(families: Iterable[Family]) -> str:
@@ -76,11 +77,15 @@ def _lines(family: Family) -> Iterator[str]:
     metric = family.metric
     yield f"# HELP {metric.name} {metric.doc.translate(_HELP_ESCAPES)}\n"
     yield f"# TYPE {metric.name} {metric.kind}\n"
+    pairs = ",".join([f'{name}="%s"' for name in metric.labels])
+    # Names have no percent signs, so that a line is one step: there may be tens of thousands.
+    line = f"{metric.name}{{{pairs}}} %s\n" if pairs else f"{metric.name} %s\n"
     for labels, value in family.samples.items():
-        pairs = ",".join(
-            f'{name}="{text.translate(_ESCAPES)}"' for name, text in zip(metric.labels, labels, strict=True)
-        )
-        yield f"{metric.name}{{{pairs}}} {number(value)}\n" if pairs else f"{metric.name} {number(value)}\n"
+        yield line % (*[_escaped(one) for one in labels], number(value))
+
+
+def _escaped(text: str) -> str:
+    return text if text.isalnum() else text.translate(_ESCAPES)
 
 
 def number(value: float) -> str:

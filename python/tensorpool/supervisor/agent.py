@@ -28,10 +28,10 @@ from .config import SupervisorSettings
 from .ears import ears_on
 from .events import Happened
 from .orders import Orders
-from .picture import Picture
+from .picture import Audit, Picture
 from .policy import Decision, Policy
 from .service import SupervisorService
-from .views import Snapshot
+from .views import MismatchView, Snapshot, as_json
 
 _LOG = logging.getLogger(__name__)
 _LISTEN_NS: Final = 20_000_000
@@ -48,6 +48,7 @@ class SupervisorCounters(CounterSet, name="supervisor"):
     streams = gauge("Streams that are known.", unit="streams", aeron=True)
     consumers = gauge("Consumers that are known.", unit="consumers", aeron=True)
     decisions = counters_by("action", _ACTIONS, "Decisions.", unit="decisions", aeron=True)
+    mismatches = counter("Paths whose ledger did not fit.", unit="paths", aeron=True)
     orders = counter("Orders that were sent to consumers.", unit="messages")
     unsent = counter("Messages that nobody took.", unit="messages")
 
@@ -64,6 +65,7 @@ class SupervisorAgent:
         settings: SupervisorSettings,
         token: Secret | None = None,
         instance: str = "",
+        audit: Audit | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._context = context
@@ -85,8 +87,9 @@ class SupervisorAgent:
             max_streams=settings.max_streams,
             max_consumers=settings.max_consumers,
         )
-        self._picture = Picture(bounds)
+        self._picture = Picture(bounds, audit)
         self._bounds = bounds
+        self._mismatches: frozenset[MismatchView] = frozenset()
         self._started_ns = clock.monotonic_ns()
         self._next_listen_ns = self._next_look_ns = 0
         self._waiting: deque[bytes] = deque()
@@ -144,10 +147,25 @@ class SupervisorAgent:
         self.latest = snapshot = self._picture.snapshot(now_ns)
         self.counters.streams.set(len(snapshot.streams))
         self.counters.consumers.set(sum(len(one.consumers) for one in snapshot.streams))
+        self._tell_of_mismatches(snapshot, now_ns)
         for decision in self._policy.judge(snapshot, now_ns, self._orders.manual):
             self.decide(decision)
         for order in self._orders.due(snapshot, now_ns):
             self._order(order)
+
+    def _tell_of_mismatches(self, snapshot: Snapshot, now_ns: int) -> None:
+        """Each of them once, when it comes."""
+        wrong = () if snapshot.ledger is None else snapshot.ledger.mismatches
+        # How many frames are missing may change all the time; that some are is said once.
+        known = {(one.stream_id, one.path, one.who) for one in self._mismatches}
+        for one in wrong:
+            if (one.stream_id, one.path, one.who) not in known:
+                self.counters.mismatches.add()
+                self._service.say_mismatch(one)
+                text = f"{one.path} {one.who}: {one.problem}"
+                self._picture.observe(Happened("mismatch", one.stream_id, text), now_ns)
+                _LOG.error("stream %d: the ledger does not fit: %s", one.stream_id, text)
+        self._mismatches = frozenset(wrong)
 
     def decide(self, decision: Decision) -> None:
         """Says it, and sees to it that it is done."""
@@ -208,6 +226,7 @@ class SupervisorAgent:
             ],
             "manual": [{"stream_id": one, "consumer_id": two} for one, two in sorted(self._orders.manual)],
             "unheard": dict(latest.unheard),
+            "ledger": None if latest.ledger is None else as_json(latest.ledger),
             "counters": self.counters.snapshot(),
         }
 

@@ -29,8 +29,18 @@ class Bounds:
         return 5 * self.report_period_ns
 
     @property
+    def forget_former_ns(self) -> int:
+        """Sooner where the stream has begun anew: those who are there have another id by then."""
+        return 2 * self.report_period_ns
+
+    @property
     def quiet_ns(self) -> int:
         return 3 * self.report_period_ns
+
+    @property
+    def awake_ns(self) -> int:
+        """Who did not listen for that long has slept; all have spoken when it has listened as long again."""
+        return 2 * max(self.announce_period_ns, self.report_period_ns)
 
     @property
     def forget_service_ns(self) -> int:

@@ -19,8 +19,8 @@ from ..service import ServiceStreams
 from .activity import read_activity
 from .asking import Asking
 from .bounds import Bounds
-from .events import Unheard, read_told
-from .picture import Picture
+from .events import Slept, Unheard, read_told, told_of
+from .picture import Audit, Picture
 from .reading import Reader, read_word
 from .views import Snapshot
 
@@ -67,6 +67,8 @@ class Ears:
         self._regions: dict[int, tuple[int, str]] = {}
         self._activity_period_ns = bounds.announce_period_ns
         self._max_streams = bounds.max_streams
+        self._awake_ns = bounds.awake_ns
+        self._polled_ns: int | None = None
         self._next_activity_ns = 0
         self._next_forget_ns = 0
         self._overflowed = 0
@@ -82,6 +84,9 @@ class Ears:
     def poll(self) -> int:
         """Reads what is there, and says how much that was. What is garbage is counted, and never raised."""
         now_ns = self._clock.monotonic_ns()
+        if self._polled_ns is not None and now_ns - self._polled_ns > self._awake_ns:
+            self._tell(Slept(now_ns - self._polled_ns), now_ns)
+        self._polled_ns = now_ns
         heard = sum(self._drain(ear, now_ns) for ear in self._ears) + self._hear_status(now_ns)
         if now_ns >= self._next_activity_ns:
             self._next_activity_ns = now_ns + self._activity_period_ns
@@ -124,6 +129,10 @@ class Ears:
         return heard
 
     def _hear_word(self, message: bytes, now_ns: int) -> None:
+        # Nearly all of them are accounts in the form that our own attachments write.
+        if (found := _native.read_told(message)) is not None:
+            self._tell(told_of(found), now_ns)
+            return
         word = read_word(message)
         if word is None:
             # Values of other formats are the business of whoever asked for them.
@@ -163,11 +172,16 @@ class Watcher:
     """A look at the system around a context: ears and a picture. Poll it, or `watch` for a while."""
 
     def __init__(
-        self, context: Context, *, observers: Iterable[Observer] = (), clock: Clock = SYSTEM_CLOCK
+        self,
+        context: Context,
+        *,
+        observers: Iterable[Observer] = (),
+        audit: Audit | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._clock = clock
         self.bounds = bounds_of(context)
-        self.picture = Picture(self.bounds)
+        self.picture = Picture(self.bounds, audit)
         self.ears = ears_on(context, (self.picture, *observers), self.bounds, clock)
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while not self.ears.is_ready:

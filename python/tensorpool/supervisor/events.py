@@ -16,6 +16,8 @@ from .views import LatencyView
 _MOST_REASONS: Final = 64
 _MOST_ROWS: Final = 4096
 _LONGEST: Final = 256
+_LIMIT: Final = 1 << 64
+_DECODE: Final = json.JSONDecoder().raw_decode
 
 
 class AnnouncedAgain(NamedTuple):
@@ -56,8 +58,7 @@ class Activity(NamedTuple):
     activity_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerTold:
+class ProducerTold(NamedTuple):
     """A producer's account, as it tells on the status stream."""
 
     stream_id: int
@@ -76,8 +77,7 @@ class ProducerTold:
     is_final: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerTold:
+class ConsumerTold(NamedTuple):
     """A consumer's account, as it tells on the status stream."""
 
     stream_id: int
@@ -94,8 +94,7 @@ class ConsumerTold:
     is_final: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LatencyTold:
+class LatencyTold(NamedTuple):
     stream_id: int
     consumer_id: int
     latency: LatencyView
@@ -147,6 +146,13 @@ class BridgeTold:
 
 
 @dataclass(frozen=True, slots=True)
+class Slept:
+    """Nobody listened for so long: what was said meanwhile is still to be read, and nobody is to blame."""
+
+    for_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Happened:
     """For the list of what happened."""
 
@@ -183,63 +189,82 @@ def read_told(kind: str, value: object) -> ProducerTold | ConsumerTold | Latency
         return None
 
 
+def told_of(found: tuple[str, tuple[Any, ...]]) -> ProducerTold | ConsumerTold | LatencyTold:
+    """The same from what `_native.read_told` has read."""
+    kind, fields = found
+    if kind == "consumer":
+        return ConsumerTold(*fields)
+    if kind == "producer":
+        return ProducerTold(*fields)
+    return LatencyTold(fields[0], fields[1], LatencyView(*fields[2:]))
+
+
 def read_json(value: object) -> Any:
     """None for what is no JSON."""
+    if not isinstance(value, str):
+        return None
     try:
-        return json.loads(value) if isinstance(value, str) else None
+        found, end = _DECODE(value)
+        # Thousands of accounts a second are without spaces around them: others are read the longer way.
+        return found if end == len(value) else json.loads(value)
     except (ValueError, RecursionError):
         return None
 
 
 def _producer(found: dict[str, Any]) -> ProducerTold:
     return ProducerTold(
-        stream_id=whole(found["stream_id"]),
-        producer_id=whole(found["producer_id"]),
-        pid=whole(found["pid"]),
-        epoch=whole(found["epoch"]),
-        next_seq=whole(found["next_seq"]),
-        committed=whole(found["committed"]),
-        published=whole(found["published"]),
-        unpublished=counts(found["unpublished"]),
-        deferred=whole(found["deferred"]),
-        dropped=counts(found["dropped"]),
-        holes=whole(found["holes"]),
-        nbytes=whole(found["bytes"]),
-        sources=tuple(sorted({whole(one) for one in list(found["sources"])[:64]})),
-        is_final=bool(found["final"]),
+        whole(found["stream_id"]),
+        whole(found["producer_id"]),
+        whole(found["pid"]),
+        whole(found["epoch"]),
+        whole(found["next_seq"]),
+        whole(found["committed"]),
+        whole(found["published"]),
+        counts(found["unpublished"]),
+        whole(found["deferred"]),
+        counts(found["dropped"]),
+        whole(found["holes"]),
+        whole(found["bytes"]),
+        tuple(sorted({whole(one) for one in list(found["sources"])[:64]})),
+        bool(found["final"]),
     )
 
 
 def _consumer(found: dict[str, Any]) -> ConsumerTold:
     return ConsumerTold(
-        stream_id=whole(found["stream_id"]),
-        consumer_id=whole(found["consumer_id"]),
-        pid=whole(found["pid"]),
-        epoch=_maybe(found["epoch"]),
-        first_seq=_maybe(found["first_seq"]),
-        last_seq=_maybe(found["last_seq"]),
-        span=whole(found["span"]),
-        received=whole(found["received"]),
-        dropped=counts(found["dropped"]),
-        outside=counts(found["outside"]),
-        looks=whole(found["looks"]),
-        is_final=bool(found["final"]),
+        whole(found["stream_id"]),
+        whole(found["consumer_id"]),
+        whole(found["pid"]),
+        _maybe(found["epoch"]),
+        _maybe(found["first_seq"]),
+        _maybe(found["last_seq"]),
+        whole(found["span"]),
+        whole(found["received"]),
+        counts(found["dropped"]),
+        counts(found["outside"]),
+        whole(found["looks"]),
+        bool(found["final"]),
     )
 
 
 def _latency(found: dict[str, Any]) -> LatencyTold:
-    count, p50_ns, p99_ns, max_ns = (whole(found[name]) for name in ("count", "p50_ns", "p99_ns", "max_ns"))
-    latency = LatencyView(count, p50_ns, p99_ns, max_ns, since=text(found.get("since", "")))
+    latency = LatencyView(
+        whole(found["count"]),
+        whole(found["p50_ns"]),
+        whole(found["p99_ns"]),
+        whole(found["max_ns"]),
+        text(found.get("since", "")),
+    )
     return LatencyTold(whole(found["stream_id"]), whole(found["consumer_id"]), latency)
 
 
 def whole(value: object) -> int:
     """A count or an id; 64-bit ones may come as digits."""
-    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 20:
+    if type(value) is str and len(value) <= 20 and value.isascii() and value.isdecimal():
         value = int(value)
-    if type(value) is not int or not 0 <= value < 1 << 64:
-        raise ValueError("not a whole number")
-    return value
+    if type(value) is int and 0 <= value < _LIMIT:
+        return value
+    raise ValueError("not a whole number")
 
 
 def _maybe(value: object) -> int | None:
@@ -248,9 +273,9 @@ def _maybe(value: object) -> int | None:
 
 def counts(value: object) -> dict[str, int]:
     """Numbers by reason; no more reasons than anybody has."""
-    if not isinstance(value, dict) or len(value) > _MOST_REASONS:
+    if type(value) is not dict or len(value) > _MOST_REASONS:
         raise ValueError("not counts")
-    return {text(name): whole(n) for name, n in value.items() if n}
+    return {text(name): whole(n) for name, n in value.items() if n} if value else {}
 
 
 def text(value: object) -> str:

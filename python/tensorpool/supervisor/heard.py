@@ -193,6 +193,9 @@ class StreamHeard:
     heard_ns: int
     announce: ShmPoolAnnounce | None = None
     announced_ns: int = 0
+    pools: tuple[PoolView, ...] = ()
+    nbytes: int = 0
+    """What its regions take."""
     epochs: int = 0
     activity_ns: int | None = None
     names: dict[bool, tuple[str, str]] = field(default_factory=dict)
@@ -210,15 +213,11 @@ class StreamHeard:
             return self.announce.epoch
         return 0 if self.producer is None else self.producer.epoch
 
-    @property
-    def pools(self) -> tuple[PoolView, ...]:
-        found = () if self.announce is None else self.announce.payload_pools
-        return tuple(PoolView(one.pool_id, one.stride_bytes, one.pool_nslots) for one in found)
-
-    @property
-    def nbytes(self) -> int:
-        """What its regions take."""
-        if self.announce is None:
-            return 0
+    def on_announce(self, said: ShmPoolAnnounce, now_ns: int) -> None:
+        """What follows from it is worked out once, not at each look."""
+        self.announce, self.announced_ns = said, now_ns
+        self.pools = tuple(
+            PoolView(one.pool_id, one.stride_bytes, one.pool_nslots) for one in said.payload_pools
+        )
         payload = sum(SUPERBLOCK_BYTES + one.nslots * one.stride_bytes for one in self.pools)
-        return SUPERBLOCK_BYTES + HEADER_SLOT_BYTES * self.announce.header_nslots + payload
+        self.nbytes = SUPERBLOCK_BYTES + HEADER_SLOT_BYTES * said.header_nslots + payload

@@ -40,10 +40,6 @@ class Orders:
     def manual(self) -> frozenset[tuple[int, int]]:
         return frozenset(who for who, order in self._orders.items() if order.by == MANUAL)
 
-    def by_whom(self, stream_id: int, consumer_id: int) -> str | None:
-        order = self._orders.get((stream_id, consumer_id))
-        return None if order is None else order.by
-
     def take(self, decision: Decision, snapshot: Snapshot) -> list[ConsumerConfig | ConsumerConfigR2]:
         """A decision about a consumer. What is to be said at once comes back; the rest follows by `due`."""
         if decision.consumer_id is None or decision.action not in ("limit", "redirect", "release"):

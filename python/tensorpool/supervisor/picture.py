@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ..discovery.words import read_attributes
 from ..sbe.driver import ShmDriverShutdown, ShmLeaseRevoked
@@ -36,13 +36,14 @@ from .events import (
     ProducerTold,
     RecorderTold,
     ServiceSeen,
+    Slept,
     Unheard,
     WrittenTold,
 )
 from .heard import ConsumerHeard, ProducerHeard, StreamHeard
 from .showing import lineage, show
 from .told import Services
-from .views import CollisionView, NoticeView, Snapshot
+from .views import CollisionView, LedgerView, NoticeView, Snapshot
 
 _MOST_COLLISIONS: Final = 1024
 _MOST_NOTICES: Final = 512
@@ -55,11 +56,20 @@ class _Collision:
     at_ns: int
 
 
+class Audit(Protocol):
+    """Who keeps the ledger of what is heard."""
+
+    def observe(self, event: object, now_ns: int) -> None: ...
+
+    def look(self, now_ns: int) -> LedgerView: ...
+
+
 class Picture:
     """`observe` what is heard, and take a `snapshot` whenever one is wanted. Owned by one thread."""
 
-    def __init__(self, bounds: Bounds | None = None) -> None:
+    def __init__(self, bounds: Bounds | None = None, audit: Audit | None = None) -> None:
         self.bounds = bounds or Bounds()
+        self._audit = audit
         self._streams: dict[int, StreamHeard] = {}
         self._consumers = 0
         self._services = Services(self.bounds.forget_service_ns)
@@ -90,19 +100,22 @@ class Picture:
             RecorderTold: self._kept(services.on_recorder, "service"),
             WrittenTold: self._kept(services.on_written, "service"),
             BridgeTold: self._kept(services.on_bridge, "service"),
+            Slept: self._on_slept,
             Happened: lambda what, now: self._notices.append((now, what)),
             Unheard: lambda what, now: self.unheard(what.reason, what.count),
         }
 
     def observe(self, event: object, now_ns: int) -> None:
         """One message, read, and when it was heard. What is not known is counted; nothing is raised."""
-        if now_ns >= self._next_sweep_ns:
+        if now_ns >= self._next_sweep_ns and type(event) is not Slept:
             self._sweep(now_ns)
         handle = self._by_type.get(type(event))
         if handle is None:
             self.unheard("unknown")
         else:
             handle(event, now_ns)
+        if self._audit is not None:
+            self._audit.observe(event, now_ns)
 
     def _kept(self, keep: Callable[[Any, int], bool], reason: str) -> Callable[[Any, int], None]:
         def handle(told: Any, now_ns: int) -> None:
@@ -153,7 +166,7 @@ class Picture:
             self._note(now_ns, "epoch", said.stream_id, f"epoch {said.epoch}")
         if before is not None and said.producer_id != before.producer_id:
             self._note(now_ns, "producer", said.stream_id, _who(said.producer_id))
-        stream.announce, stream.announced_ns = said, now_ns
+        stream.on_announce(said, now_ns)
         if not said.producer_id:
             stream.producer = None
 
@@ -279,15 +292,21 @@ class Picture:
     def _note(self, now_ns: int, kind: str, stream_id: int | None, text: str) -> None:
         self._notices.append((now_ns, Happened(kind, stream_id, text)))
 
+    def _on_slept(self, slept: Slept, now_ns: int) -> None:
+        """Everybody has time to be heard again before it counts as silent."""
+        self._next_sweep_ns = now_ns + self.bounds.awake_ns
+
     def _sweep(self, now_ns: int) -> None:
         """Forgets who fell silent; a few times a second is enough."""
         bounds = self.bounds
         self._next_sweep_ns = now_ns + bounds.report_period_ns // 2
         self._services.expire(now_ns)
         for stream in list(self._streams.values()):
-            oldest_ns = now_ns - bounds.forget_consumer_ns
-            for consumer in [one for one in stream.consumers.values() if one.heard_ns < oldest_ns]:
-                self._left(stream.stream_id, consumer.consumer_id, now_ns)
+            for consumer in list(stream.consumers.values()):
+                is_former = consumer.epoch < stream.epoch
+                silent_ns = now_ns - consumer.heard_ns
+                if silent_ns > (bounds.forget_former_ns if is_former else bounds.forget_consumer_ns):
+                    self._left(stream.stream_id, consumer.consumer_id, now_ns)
             if stream.producer is not None and stream.producer.heard_ns < now_ns - bounds.forget_stream_ns:
                 stream.producer = None
             if max(stream.heard_ns, stream.announced_ns) < now_ns - bounds.forget_stream_ns:
@@ -300,7 +319,8 @@ class Picture:
     # --- shown
 
     def snapshot(self, now_ns: int) -> Snapshot:
-        self._sweep(now_ns)
+        if now_ns >= self._next_sweep_ns:
+            self._sweep(now_ns)
         bridges = self._services.bridges(now_ns)
         made_from, feeds = lineage(self._streams.values(), bridges)
         return Snapshot(
@@ -324,6 +344,7 @@ class Picture:
                 for at_ns, what in self._notices
             ),
             unheard=dict(sorted(self._unheard.items())),
+            ledger=None if self._audit is None else self._audit.look(now_ns),
         )
 
 

@@ -35,7 +35,7 @@ _PRODUCER: Final = struct.Struct("<IIQQ")
 _CONSUMER: Final = struct.Struct("<IIQQQQB")
 _NULL: Final = (1 << 64) - 1
 _MAX_BYTES: Final = 64 << 10
-_MOST_REMEMBERED: Final = 200_000
+_MOST_REMEMBERED_BYTES: Final = 64 << 20
 _MALFORMED: Final = Unheard("malformed")
 _LARGE: Final = Unheard("large")
 
@@ -87,6 +87,7 @@ class Reader:
     def __init__(self) -> None:
         self._last: dict[tuple[int, int, int], bytes] = {}
         self._announces: dict[int, tuple[bytes, AnnouncedAgain]] = {}
+        self._bytes = 0
 
     def read(self, message: bytes) -> object | None:
         """What it says; None for what is for others, or was said before and changes nothing."""
@@ -110,8 +111,7 @@ class Reader:
             key = (template, first, second)
             if self._last.get(key) == message:
                 return None
-            if len(self._last) >= _MOST_REMEMBERED:
-                self._last.clear()
+            self._remember(message)
             self._last[key] = message
         return _decoded(message)
 
@@ -119,6 +119,14 @@ class Reader:
         """Everything is read anew: the picture has forgotten some of it."""
         self._last.clear()
         self._announces.clear()
+        self._bytes = 0
+
+    def _remember(self, message: bytes) -> None:
+        """Room for one more: what strangers make up does not pile up here."""
+        self._bytes += len(message)
+        if self._bytes > _MOST_REMEMBERED_BYTES:
+            self.forget()
+            self._bytes = len(message)
 
     def _announce(self, message: bytes) -> object | None:
         known = _known()
@@ -132,8 +140,7 @@ class Reader:
             return before[1]
         found = _decoded(message)
         if isinstance(found, ShmPoolAnnounce):
-            if len(self._announces) >= _MOST_REMEMBERED:
-                self._announces.clear()
+            self._remember(message)
             self._announces[stream_id] = (same, AnnouncedAgain(stream_id, found.epoch, found))
         return found
 
@@ -173,26 +180,28 @@ class Word(NamedTuple):
 
 def read_word(message: bytes) -> Word | None:
     """None for what is no event with a text. Faster than the codec, which reads everything."""
-    if len(message) < HEADER_BYTES or len(message) > _MAX_WORD_BYTES:
+    size = len(message)
+    if size < _EVENT.size or size > _MAX_WORD_BYTES:
         return None
-    block, template, schema, _ = _HEADER.unpack_from(message)
-    if (schema, template) != _known().event or block < _EVENT.size:
+    block, template, schema, _, _, correlation_id = _EVENT.unpack_from(message)
+    if (schema, template) != _known().event or block < _EVENT.size - HEADER_BYTES:
         return None
-    at = HEADER_BYTES + block
-    parts: list[str] = []
     try:
-        _, correlation_id = _EVENT.unpack_from(message, HEADER_BYTES)
-        for _ in range(3):
-            (length,) = _LENGTH.unpack_from(message, at)
-            at += 4
-            if at + length > len(message):
-                return None
-            parts.append(message[at : at + length].decode())
-            at += length
-    except (struct.error, UnicodeDecodeError):
+        tag, at = _text(message, HEADER_BYTES + block)
+        key, at = _text(message, at)
+        value, _ = _text(message, at)
+    except (struct.error, ValueError):
         return None
-    return Word(correlation_id, *parts)
+    return Word(correlation_id, tag, key, value)
 
 
-_EVENT: Final = struct.Struct("<Qq")
+def _text(message: bytes, at: int) -> tuple[str, int]:
+    (length,) = _LENGTH.unpack_from(message, at)
+    end = at + 4 + length
+    if end > len(message):
+        raise ValueError("cut off")
+    return message[at + 4 : end].decode(), end
+
+
+_EVENT: Final = struct.Struct("<HHHHQq")
 _MAX_WORD_BYTES: Final = 1 << 20

@@ -14,7 +14,7 @@ from ..service import Event, Service, command
 from .config import MAX_RATE_HZ, fallback_fault
 from .orders import MANUAL
 from .policy import Decision
-from .views import as_json
+from .views import MismatchView, as_json
 
 if TYPE_CHECKING:
     from .agent import SupervisorAgent
@@ -32,6 +32,10 @@ class SupervisorService(Service, name="supervisor"):
     def say(self, decision: Decision) -> None:
         """On the status stream, for whoever wants to know why."""
         self._told.append(Event(self.tag, "decision", json.dumps(as_json(decision))))
+
+    def say_mismatch(self, mismatch: MismatchView) -> None:
+        """Likewise, key `mismatch`: frames that nobody accounts for."""
+        self._told.append(Event(self.tag, "mismatch", json.dumps(as_json(mismatch))))
 
     @command
     def status(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from .bounds import Bounds
@@ -82,20 +81,23 @@ def _state(stream: StreamHeard, bounds: Bounds, now_ns: int) -> StreamState:
 
 
 def _summed(consumers: tuple[ConsumerView, ...]) -> dict[str, int]:
-    total: Counter[str] = Counter()
+    total: dict[str, int] = {}
     for one in consumers:
-        total.update(one.dropped)
-    return dict(sorted(total.items()))
+        for reason, n in one.dropped.items():
+            total[reason] = total.get(reason, 0) + n
+    return dict(sorted(total.items())) if total else total
 
 
 def _slowest(consumers: tuple[ConsumerView, ...]) -> LatencyView | None:
     told = [one.latency for one in consumers if one.latency is not None and one.latency.count]
     if not told:
         return None
-    return LatencyView(
-        count=sum(one.count for one in told),
-        p50_ns=max(one.p50_ns for one in told),
-        p99_ns=max(one.p99_ns for one in told),
-        max_ns=max(one.max_ns for one in told),
-        since=told[0].since if len({one.since for one in told}) == 1 else "mixed",
-    )
+    count, p50_ns, p99_ns, max_ns, since = 0, 0, 0, 0, told[0].since
+    # Once a second for thousands: plain steps, no generators.
+    for one in told:
+        count += one.count
+        p50_ns = one.p50_ns if one.p50_ns > p50_ns else p50_ns
+        p99_ns = one.p99_ns if one.p99_ns > p99_ns else p99_ns
+        max_ns = one.max_ns if one.max_ns > max_ns else max_ns
+        since = since if one.since == since else "mixed"
+    return LatencyView(count, p50_ns, p99_ns, max_ns, since)

@@ -107,11 +107,15 @@ class Services:
     def on_bridge(self, told: BridgeTold, now_ns: int) -> bool:
         key = told.tag
         known = self._bridges.get(key)
-        gauges = {} if known is None else known.gauges
+        before = {} if known is None else known.gauges
+        gauges = dict(before)
         try:
             mappings = tuple(read_mapping(one, gauges, now_ns) for one in told.mappings)
         except (ValueError, KeyError, TypeError):
             return False
+        # Of mappings that are gone nothing is kept: a bridge could make up others for ever.
+        there = {(one.direction, one.source_stream_id, one.dest_stream_id) for one in mappings}
+        gauges = {key: one for key, one in gauges.items() if key in there}
         return _put(self._bridges, key, _Bridge(told, now_ns, mappings, gauges))
 
     def expire(self, now_ns: int) -> None:
@@ -253,7 +257,7 @@ def read_mapping(
         published=published,
         network=network,
         sender=sender,
-        exact=is_sender or (joined is not None and bool(joined["exact"])),
+        exact=is_sender or (joined is not None and bool(joined["exact"]) and bool(joined["whole"])),
         fault="" if is_sender else text(row["fault"] or ""),
     )
 

@@ -297,6 +297,26 @@ class NoticeView:
 
 
 @dataclass(frozen=True, slots=True)
+class MismatchView:
+    """A path of the ledger on which frames are unaccounted for."""
+
+    stream_id: int
+    path: str
+    who: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """Whether published = delivered + dropped by reason, on every path (`tensorpool ledger`)."""
+
+    paths: Mapping[str, int] = field(default_factory=dict)
+    """How many there are, by verdict."""
+    mismatches: tuple[MismatchView, ...] = ()
+    """The first ones; `paths` counts them all."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The whole system at one moment, as far as it could be heard."""
 
@@ -311,6 +331,8 @@ class Snapshot:
     notices: tuple[NoticeView, ...] = ()
     unheard: Mapping[str, int] = field(default_factory=dict)
     """Messages that could not be used, or had no room, by reason."""
+    ledger: LedgerView | None = None
+    """None where nobody keeps one."""
 
     def stream(self, stream_id: int) -> StreamView | None:
         return next((one for one in self.streams if one.stream_id == stream_id), None)

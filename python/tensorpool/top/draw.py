@@ -74,6 +74,9 @@ def _title(page: Page, width: int) -> Text:
         line.append("  paused", style=WARN)
     if n := len(page.snapshot.collisions):
         line.append(f"  {n} id collision{'' if n == 1 else 's'}", style=BAD)
+    if ledger := page.snapshot.ledger:
+        n = ledger.paths.get("mismatch", 0)
+        line.append(f"  {n} ledger mismatch{'' if n == 1 else 'es'}" if n else "", style=BAD)
     line.append(f"  {live} of {len(streams)} streams live  {rate_text(fps)} fps  {nbytes / 1e6:,.1f} MB/s")
     line.append(f"  {rate_text(lost) if lost else 0} drops/s")
     return padded(line, width, _BAR)
@@ -97,7 +100,7 @@ def _list(page: Page, width: int) -> list[Text]:
     top, cursor = page.window(rows)
     shown_rows = rows[top : top + page.height]
     # Widths come from all rows: the columns must not move when one scrolls.
-    shown, widths, cells = lay_out(table.columns, rows, width)
+    shown, widths, cells = page.once("cells", width, lambda: lay_out(table.columns, rows, width))
     rights = [table.columns[place].right for place in shown]
     titles = [Cell(_heading(page, place, table.columns[place])) for place in shown]
     lines = [line_of(titles, widths, rights, width, _HEAD)]

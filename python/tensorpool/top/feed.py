@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from ..context import Context
-from ..supervisor.ears import Watcher
+from ..ledger import LedgerAudit
+from ..supervisor.ears import Watcher, bounds_of
 from ..supervisor.views import Snapshot, StreamView
 
 # Rates need two reports of everybody.
@@ -18,7 +19,7 @@ class WatcherFeed:
     """Ears and a picture on a context. `own` are consumers of ours, which nobody wants to see."""
 
     def __init__(self, context: Context) -> None:
-        self._watcher = Watcher(context)
+        self._watcher = Watcher(context, audit=LedgerAudit(bounds_of(context)))
         bounds = self._watcher.bounds
         self._settle_s = _PERIODS * max(bounds.announce_period_ns, bounds.report_period_ns) / 1e9
         self.own: set[int] = set()

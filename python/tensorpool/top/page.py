@@ -5,15 +5,16 @@ The cursor is on a thing, not on a line: it stays with its row when others come,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ..supervisor.views import Snapshot
 from . import keys
 from .tables import TABLES, Table
 
 _LONGEST_FILTER: Final = 64
+_Made = TypeVar("_Made")
 
 
 @dataclass
@@ -46,6 +47,7 @@ class Page:
     _top: list[int] = field(default_factory=lambda: [0 for _ in TABLES])
     scroll: int = 0
     """How far the details are scrolled."""
+    _made: dict[str, tuple[Any, Any, Any]] = field(default_factory=dict)
 
     # --- what there is to see
 
@@ -64,6 +66,20 @@ class Page:
 
     def rows(self) -> list[Any]:
         """The rows that the filter lets through, in their order."""
+        return self.once("rows", 0, self._rows)
+
+    def once(self, what: str, width: int, make: Callable[[], _Made]) -> _Made:
+        """The same until something else is to be seen: a key that moves the cursor over thousands of rows
+        must not lay them out anew."""
+        key = (self.tab, self.filter, self.sorting.column, self.sorting.reverse, width)
+        snapshot, seen, made = self._made.get(what, (None, None, None))
+        if snapshot is not self.snapshot or seen != key:
+            made = make()
+            self._made[what] = (self.snapshot, key, made)
+        found: _Made = made
+        return found
+
+    def _rows(self) -> list[Any]:
         table, sorting = self.table, self.sorting
         wanted = self.filter.lower().split()
         found = [

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
-import resource
+import re
+import signal
+import subprocess
+import sys
 import time
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
 
 import tensorpool as tp
 from tensorpool import _native
-from tensorpool.runtime.runner import Runner
+from tensorpool.sbe.layout import HEADER_BYTES
+from tensorpool.sbe.message import Message
 from tensorpool.sbe.wire import (
     ClockDomain,
     ConsumerHello,
@@ -19,84 +26,62 @@ from tensorpool.sbe.wire import (
     QosProducer,
     ShmPoolAnnounce,
 )
-from tensorpool.supervisor.agent import SupervisorAgent
-from tensorpool.supervisor.config import Rule, SupervisorSettings
+from tensorpool.service import Event
 from tests.remote import Background
 
 FIRST = 100_000
+_PARTS = 20
+# Counts that grow have as many digits as this all the time: messages are patched, not made anew.
+_COUNT = 1_000_000_000
+_HZ = 100
 
 
 class Crowd:
-    """Speaks for all of them, once a second, evenly spread."""
+    """Speaks for all of them, once a second, evenly spread: reports, greetings, accounts, latencies."""
 
     def speak(self, options: dict[str, Any], streams: int, consumers: int) -> None:
         self.context = tp.open("standalone", media_driver="external", **options)
-        ids = self.context.stream_ids
+        ids, services = self.context.stream_ids, self.context.service_streams
+        places = {
+            "announce": ("aeron:ipc", ids.announce),
+            "qos": ("aeron:ipc", ids.qos),
+            "control": ("aeron:ipc", ids.control),
+            "status": (services.channel, services.status),
+        }
         self.voices = {
-            place: _native.Publication(self.context._conductor, "aeron:ipc", place)
-            for place in (ids.announce, ids.qos, ids.control)
+            name: _native.Publication(self.context._conductor, *place) for name, place in places.items()
         }
         while not all(voice.is_ready for voice in self.voices.values()):
             time.sleep(0.001)
+        said = [list(_words(FIRST + stream, consumers)) for stream in range(streams)]
         self.sent = 0
 
         def loop(stop: Any) -> None:
             second = 0
             while not stop.is_set():
                 began = time.monotonic()
-                for part in range(20):
-                    for stream in range(part, streams, 20):
-                        self._say(FIRST + stream, consumers, second)
-                    left = began + (part + 1) / 20 - time.monotonic()
+                for part in range(_PARTS):
+                    for words in said[part::_PARTS]:
+                        self._say(words, second)
+                    left = began + (part + 1) / _PARTS - time.monotonic()
                     if left > 0:
                         time.sleep(left)
                 second += 1
 
         self.talk = Background(loop)
 
-    def _say(self, stream_id: int, consumers: int, second: int) -> None:
-        ids = self.context.stream_ids
-        pool = PayloadPool(pool_id=1, region_uri="", pool_nslots=8, stride_bytes=1 << 20)
-        announce = ShmPoolAnnounce(
-            stream_id=stream_id,
-            producer_id=stream_id,
-            epoch=1,
-            announce_timestamp_ns=time.monotonic_ns(),
-            announce_clock_domain=ClockDomain.MONOTONIC,
-            layout_version=1,
-            header_nslots=8,
-            header_slot_bytes=256,
-            payload_pools=(pool,),
-        )
-        self._send(ids.announce, announce)
-        current = 100 * second
-        report = QosProducer(stream_id=stream_id, producer_id=stream_id, epoch=1, current_seq=current)
-        self._send(ids.qos, report)
-        for number in range(1, consumers + 1):
-            qos = QosConsumer(
-                stream_id=stream_id,
-                consumer_id=number,
-                epoch=1,
-                last_seq_seen=current,
-                drops_gap=second,
-                drops_late=0,
-                mode=Mode.STREAM,
-            )
-            self._send(ids.qos, qos)
-            hello = ConsumerHello(
-                stream_id=stream_id,
-                consumer_id=number,
-                supports_shm=True,
-                supports_progress=False,
-                mode=Mode.STREAM,
-                expected_layout_version=1,
-            )
-            self._send(ids.control, hello)
-
-    def _send(self, place: int, message: Any) -> None:
-        # Aeron is slow for nobody here: what is not taken is said again a second later.
-        self.voices[place].offer(message.encode())
-        self.sent += 1
+    def _say(self, words: list[tuple[str, bytes, int]], second: int) -> None:
+        count = _COUNT + _HZ * second
+        binary, digits = count.to_bytes(8, "little"), str(count).encode()
+        for place, form, at in words:
+            message = form
+            if at > 0:
+                message = form[:at] + binary + form[at + 8 :]
+            elif at < 0:
+                message = form.replace(b"%d" % _COUNT, digits)
+            # What is not taken is said again a second later.
+            self.voices[place].offer(message)
+            self.sent += 1
 
     def count(self) -> int:
         return self.sent
@@ -106,34 +91,131 @@ class Crowd:
         self.context.close()
 
 
-class Listener:
-    """A supervisor with a few rules, and what it costs."""
+def _words(stream_id: int, consumers: int) -> Iterator[tuple[str, bytes, int]]:
+    """Where it is said, what, and where its count is: at an offset, in the text (-1), or nowhere (0)."""
+    announce = ShmPoolAnnounce(
+        stream_id=stream_id,
+        producer_id=stream_id,
+        epoch=1,
+        announce_timestamp_ns=1,
+        announce_clock_domain=ClockDomain.MONOTONIC,
+        layout_version=1,
+        header_nslots=8,
+        header_slot_bytes=256,
+        payload_pools=(PayloadPool(pool_id=1, region_uri="", pool_nslots=8, stride_bytes=1 << 20),),
+    )
+    yield "announce", announce.encode(), _offset(ShmPoolAnnounce, "announceTimestampNs")
+    report = QosProducer(stream_id=stream_id, producer_id=stream_id, epoch=1, current_seq=0)
+    yield "qos", report.encode(), _offset(QosProducer, "currentSeq")
+    account = {
+        "stream_id": stream_id, "producer_id": stream_id, "pid": 7, "epoch": "1",
+        "next_seq": str(_COUNT), "committed": _COUNT, "published": _COUNT, "unpublished": {},
+        "deferred": 0, "dropped": {}, "holes": 0, "bytes": str(_COUNT), "sources": [], "final": False,
+    }  # fmt: skip
+    yield "status", _event("producer", stream_id, "account", account), -1
+    for number in range(1, consumers + 1):
+        yield from _consumer_words(stream_id, number)
 
-    def run(self, options: dict[str, Any]) -> None:
-        self.context = tp.open("standalone", media_driver="external", **options)
-        rules = (
-            Rule(name="drops", when="drops", above=100.0, then="limit", max_rate_hz=5),
-            Rule(name="behind", when="backlog", above=1000.0, then="flag"),
-        )
-        self.agent = SupervisorAgent(self.context, settings=SupervisorSettings(rules=rules))
-        self.runner = Runner(self.agent)
-        self.runner.start()
 
-    def standing(self) -> dict[str, Any]:
-        latest = self.agent.latest
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            resident = int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
-        return {
-            "streams": len(latest.streams),
-            "consumers": sum(len(one.consumers) for one in latest.streams),
-            "unheard": dict(latest.unheard),
-            "cpu_s": usage.ru_utime + usage.ru_stime,
-            "wall_s": time.monotonic(),
-            "bytes": resident,
-            "heard": self.agent.counters.snapshot()["heard"],
-        }
+def _consumer_words(stream_id: int, number: int) -> Iterator[tuple[str, bytes, int]]:
+    qos = QosConsumer(
+        stream_id=stream_id,
+        consumer_id=number,
+        epoch=1,
+        last_seq_seen=0,
+        drops_gap=number,
+        drops_late=0,
+        mode=Mode.STREAM,
+    )
+    yield "qos", qos.encode(), _offset(QosConsumer, "lastSeqSeen")
+    hello = ConsumerHello(
+        stream_id=stream_id,
+        consumer_id=number,
+        supports_shm=True,
+        supports_progress=False,
+        mode=Mode.STREAM,
+        expected_layout_version=1,
+    )
+    yield "control", hello.encode(), 0
+    account = {
+        "stream_id": stream_id, "consumer_id": number, "pid": 8, "epoch": "1", "first_seq": "0",
+        "last_seq": str(_COUNT), "span": _COUNT, "received": _COUNT, "dropped": {}, "outside": {},
+        "looks": _COUNT, "final": False,
+    }  # fmt: skip
+    yield "status", _event("consumer", stream_id, "account", account), -1
+    figures = {"count": _HZ, "p50_ns": 20_000, "p99_ns": 90_000, "max_ns": 400_000}
+    latency = {
+        "stream_id": stream_id, "consumer_id": number, "since": "publish", **figures, "left_out": 0,
+        "received": _COUNT, "dropped": 0, "life": figures,
+    }  # fmt: skip
+    yield "status", _event("consumer", stream_id, "latency", latency), -1
 
-    def close(self) -> None:
-        self.runner.close()
-        self.context.close()
+
+def _event(role: str, stream_id: int, key: str, value: dict[str, Any]) -> bytes:
+    return Event(f"service:{role}:{stream_id}", key, json.dumps(value, separators=(",", ":"))).encode()
+
+
+def _offset(kind: type[Message], name: str) -> int:
+    return HEADER_BYTES + next(one.offset for one in kind.layout().encoded_fields if one.name == name)
+
+
+class Supervisor:
+    """The command, as people run it, and what it costs."""
+
+    def __init__(self, aeron_dir: Path, shm_base: Path, scratch: Path) -> None:
+        rules = scratch / "supervisor.toml"
+        rules.write_text(_RULES)
+        places = {"AERON_DIR": str(aeron_dir), "TENSORPOOL_SHM__BASE_DIR": str(shm_base)}
+        self.log = scratch / "supervisor.log"
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tensorpool", "supervisor", "--config", str(rules), "--metrics", "0"],
+                env={**os.environ, **places},
+                stderr=log,
+            )
+
+    def url(self) -> str | None:
+        """Where its metrics are; None until it says so."""
+        assert self._process.poll() is None, self.log.read_text()
+        found = re.search(r"metrics are at (http://[0-9.:]+/metrics)", self.log.read_text())
+        return None if found is None else found[1]
+
+    def cost(self) -> tuple[float, int]:
+        """Seconds of processor time since its start, and bytes of memory that are its own.
+
+        What it has mapped of the media driver's buffers belongs to that one, however much of them is in use.
+        """
+        at = Path("/proc", str(self._process.pid))
+        times = at.joinpath("stat").read_text("ascii").rpartition(")")[2].split()
+        ticks = int(times[11]) + int(times[12])
+        found = re.search(r"^RssAnon:\s+(\d+) kB", at.joinpath("status").read_text("ascii"), re.MULTILINE)
+        assert found is not None
+        return ticks / os.sysconf("SC_CLK_TCK"), int(found[1]) << 10
+
+    def end(self) -> int:
+        """By Ctrl-C: its exit status."""
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(60)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+_RULES = """
+[[supervisor.rules]]
+name = "drops"
+when = "drops"
+above = 100
+then = "limit"
+max_rate_hz = 5
+
+[[supervisor.rules]]
+name = "behind"
+when = "backlog"
+above = 1000
+then = "flag"
+"""

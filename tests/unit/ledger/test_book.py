@@ -165,6 +165,7 @@ def test_recorders_and_bridges_are_joined_too() -> None:
             "delivered": 7,
             "dropped": {"sender": 1, "network": 3, "receiver": 1},
             "exact": True,
+            "whole": True,
         },
     }
     book.observe(BridgeTold("service:bridge:b", 4, (mapping,)), 0)
@@ -172,6 +173,11 @@ def test_recorders_and_bridges_are_joined_too() -> None:
     assert (found.published, found.delivered, found.unaccounted) == (12, 7, 0)
     assert dict(found.dropped) == {"sender": 1, "network": 3, "conflict": 1}
     assert found.verdict is Verdict.EXACT
+    # An account that began later than the receiver: what came before it is known to the receiver alone.
+    later = mapping | {"delivered": 9, "ledger": mapping["ledger"] | {"whole": False}}
+    book.observe(BridgeTold("service:bridge:b", 4, (later,)), 0)
+    found = row(book, 0, "bridge receive")
+    assert (found.published, found.delivered, found.unaccounted) == (14, 9, 0)
 
 
 @pytest.mark.parametrize("rows", [({},), ({"stream_id": -1},), ({"direction": "send"},)])
@@ -199,3 +205,27 @@ def test_sound_accounts_told_at_any_moments_never_mismatch(steps: list[tuple[boo
     if sent:
         book.observe(consumer(0, sent - 1), now_ns + S)
     assert all(one.verdict is Verdict.EXACT for one in book.rows(now_ns + S))
+
+
+def test_strangers_cannot_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorpool.ledger.book._MOST", 50)
+    book = LedgerBook()
+    for number in range(1, 200):
+        book.observe(producer(10, stream_id=number), S)
+        book.observe(ConsumerTold(number, 7, 2, 1, 0, 9, 10, 10, {}, {}, 0, False), S)
+        book.observe(RecorderTold(f"service:recorder:{number}", {"state": "recording"}), S)
+        book.observe(WrittenTold(f"service:recorder:x{number}", ()), S)
+        book.observe(BridgeTold(f"service:bridge:{number}", 1, ()), S)
+    tables = (book._producers, book._newest, book._consumers, book._recorders, book._bridges)
+    assert [len(one) for one in tables] == [50] * 5
+
+
+def test_what_was_not_heard_since_is_forgotten_with_its_producers() -> None:
+    book = LedgerBook()
+    book.observe(producer(100), S)
+    book.observe(consumer(0, 99), 5 * S)
+    book.forget(3 * S)
+    assert [one.path for one in book.rows(5 * S)] == ["consumer"]
+    assert book._newest == {}
+    book.forget(6 * S)
+    assert book.rows(6 * S) == []

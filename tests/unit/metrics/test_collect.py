@@ -46,10 +46,12 @@ def test_figures_are_those_of_the_picture_in_base_units() -> None:
     assert found["tensorpool_bridge_network_frames"] == {("b1", "receive", "30000", "10020"): 4}
     assert found["tensorpool_recorder_gap_frames_total"]["r1", "recorder_backlog"] == 4
     assert found["tensorpool_recorder_state"]["r1", "recording"] == 1
+    assert found["tensorpool_ledger_paths"]["mismatch",] == 1
     assert found["tensorpool_id_collisions"] == {("consumer",): 1, ("producer",): 0, ("stream",): 0}
 
 
 def test_what_nobody_told_has_no_sample() -> None:
+    assert samples(Snapshot(0))["tensorpool_ledger_paths"] == {}
     found = samples(system())
     assert ("10040",) not in found["tensorpool_stream_activity_age_seconds"]
     assert ("10040",) not in found["tensorpool_producer_sequences_total"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorpool.metrics.exposition import LONGEST_LABEL, Family, Metric, number, render
+from tensorpool.metrics.exposition import LONGEST_LABEL, Family, Metric, label_text, number, render
 
 FRAMES = Metric("frames_total", "counter", 'all "frames"\nand more \\', ("name",))
 _SAMPLE = re.compile(r'frames_total\{name="((?:[^"\\\n]|\\[\\n"])*)"\} (\S+)\Z')
@@ -70,3 +70,9 @@ def test_names_follow_the_conventions() -> None:
         Metric("frames-total", "counter", "")
     with pytest.raises(ValueError, match="labels"):
         Family(FRAMES).put(1)
+
+
+def test_a_long_name_is_cut_and_what_is_no_unicode_is_written_all_the_same() -> None:
+    assert label_text("x" * 1000) == "x" * 128
+    assert label_text("\ud800a") == "?a"
+    assert label_text(7) == "7"

@@ -73,3 +73,20 @@ def test_what_concerns_a_stream_is_no_order() -> None:
     for action, whom in (("flag", None), ("flag", 7), ("unflag", 7), ("reconfigure", 7)):
         assert orders.take(Decision(action, "rule", 5, whom, "why"), system(consumer(0))) == []  # type: ignore[arg-type]
     assert list(orders.due(system(consumer(0)), 0)) == []
+
+
+def test_who_has_a_stream_already_keeps_it_and_who_was_declined_is_named_another() -> None:
+    orders = Orders("aeron:ipc", IDS)
+    has_one = system(consumer(0, own_stream_id=31_001))
+    orders.take(limit(), has_one)
+    [said] = orders.due(has_one, 0)
+    assert said.descriptor_stream_id == 31_001
+    # It was said, and nothing came of it: somebody else has that stream, whom nobody knows here.
+    free = system(consumer(0))
+    declined = Orders("aeron:ipc", IDS)
+    declined.take(limit(), free)
+    named = {
+        said.descriptor_stream_id for second in range(0, 120, 3) for said in declined.due(free, second * S)
+    }
+    assert len(named) > 1
+    assert named <= set(range(IDS[0], IDS[1] + 1))

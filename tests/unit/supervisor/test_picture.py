@@ -112,6 +112,55 @@ def test_who_falls_silent_or_loses_its_lease_has_left() -> None:
     ]
 
 
+def test_who_says_its_last_word_has_left_at_once() -> None:
+    picture = Picture()
+    picture.observe(announce(), 0)
+    for is_final in (False, True):
+        told = ConsumerTold(5, 7, 2, 1, 0, 9, 10, 10, {}, {}, 1, is_final)
+        picture.observe(told, S)
+        stream = picture.snapshot(S).stream(5)
+        assert stream is not None
+        assert [one.consumer_id for one in stream.consumers] == ([] if is_final else [7])
+
+
+def test_who_was_there_in_an_epoch_that_is_over_is_gone_within_three_periods() -> None:
+    """After a driver's death clients come back under other ids, and nobody says farewell to the old ones."""
+    picture = Picture()
+    picture.observe(announce(epoch=1), 0)
+    picture.observe(report(7, epoch=1), 0)
+    picture.observe(report(8, epoch=1), 0)
+    picture.observe(announce(epoch=2), S)
+    picture.observe(report(9, epoch=2), S)
+    # This one is slow, and there: it still reports the epoch before.
+    for half in range(2, 7):
+        picture.observe(report(8, epoch=1), half * S // 2)
+    picture.observe(report(9, epoch=2), 3 * S)
+    stream = picture.snapshot(3 * S).stream(5)
+    assert stream is not None
+    assert [one.consumer_id for one in stream.consumers] == [8, 9]
+
+
+def test_a_producer_that_left_is_gone_with_the_announce_that_says_so() -> None:
+    picture = Picture()
+    picture.observe(announce(), 0)
+    picture.observe(ProducerReport(5, 9, 1, 100), 0)
+    picture.observe(announce(producer_id=0), S)
+    stream = picture.snapshot(S).stream(5)
+    assert stream is not None
+    assert (stream.producer, stream.state) == (None, "no_producer")
+
+
+def test_consumers_of_a_stream_that_is_forgotten_make_room() -> None:
+    picture = Picture(Bounds(announce_period_ns=S // 100, max_consumers=2))
+    for stream_id, second in ((5, 0), (6, 1), (7, 2)):
+        picture.observe(announce(stream_id=stream_id), second * S)
+        for consumer_id in (1, 2):
+            picture.observe(report(consumer_id, stream_id=stream_id), second * S)
+    found = picture.snapshot(2 * S)
+    assert [(one.stream_id, len(one.consumers)) for one in found.streams] == [(7, 2)]
+    assert found.unheard == {}
+
+
 def test_two_who_go_by_one_id_are_told() -> None:
     picture = Picture()
     picture.observe(announce(), 0)
@@ -197,6 +246,37 @@ def test_what_services_tell_is_shown_and_what_is_wrong_is_counted() -> None:
     assert [(one.instance, one.rows, one.written[0].span) for one in found.recorders] == [("a", 5, 6)]
     assert found.unheard == {"service": 5}
     assert picture.snapshot(60 * S).recorders == ()
+
+
+def test_of_mappings_that_a_bridge_has_no_more_nothing_is_kept() -> None:
+    picture = Picture()
+
+    def told(source: int, frames: int) -> BridgeTold:
+        row = {
+            "direction": "send", "source_stream_id": source, "dest_stream_id": 1, "connected": True,
+            "epoch": "1", "sent": frames, "published": frames, "bytes": 0, "dropped": {},
+        }  # fmt: skip
+        return BridgeTold("service:bridge", 4, (row,))
+
+    for number in range(1, 500):
+        picture.observe(told(number, 1), number)
+    [bridge] = picture._services._bridges.values()
+    assert len(bridge.gauges) == 1
+    # One that stays has its rate.
+    for second in range(1, 5):
+        picture.observe(told(499, 1 + 50 * second), second * S)
+    [mapping] = picture.snapshot(4 * S).bridges[0].mappings
+    assert mapping.frames_per_s == 50
+
+
+def test_services_that_are_made_up_find_no_room_beyond_a_bound() -> None:
+    picture = Picture()
+    for number in range(1200):
+        picture.observe(ServiceSeen(f"service:x:{number}", "x", str(number), 1), 0)
+        picture.observe(BridgeTold(f"service:bridge:{number}", 1, ()), 0)
+    found = picture.snapshot(0)
+    assert (len(found.services), len(found.bridges)) == (1024, 1024)
+    assert found.unheard == {"full": 176, "service": 176}
 
 
 def test_strangers_cannot_fill_it() -> None:

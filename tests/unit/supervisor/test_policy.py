@@ -101,6 +101,22 @@ def test_between_good_and_bad_nothing_changes() -> None:
     assert [(s, d.action) for s, d in play(policy, [50] * 30, start=74)] == [(89, "limit")]
 
 
+def test_good_times_with_a_break_do_not_add_up() -> None:
+    policy = Policy((rule(),))
+    assert [d.action for _, d in play(policy, [50] * 4)] == ["limit"]
+    assert play(policy, [1, 1, 1, 1, 5] * 6, start=4) == []
+    assert [(s, d.action) for s, d in play(policy, [1] * 6, start=34)] == [(39, "release")]
+
+
+def test_of_who_has_left_nothing_is_remembered() -> None:
+    policy = Policy((rule(),))
+    assert [d.action for _, d in play(policy, [50] * 4)] == ["limit"]
+    assert policy.judge(Snapshot(0), 4 * S, NOBODY) == []
+    assert policy.active == []
+    # Under the same id it is somebody new: it gets the whole time, and no rest stands against it.
+    assert [(s, d.action) for s, d in play(policy, [50] * 4, start=5)] == [(8, "limit")]
+
+
 def test_silence_is_neither_good_nor_bad() -> None:
     policy = Policy((rule(),))
     assert play(policy, [50, 50, 50, None, 50, 50]) == []

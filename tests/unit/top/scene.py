@@ -12,7 +12,9 @@ from tensorpool.supervisor.views import (
     DriverView,
     LatencyView,
     LeaseView,
+    LedgerView,
     MappingView,
+    MismatchView,
     NoticeView,
     PoolView,
     ProducerView,
@@ -182,4 +184,8 @@ def system() -> Snapshot:
             NoticeView(1_000_000_000, "consumer", 10000, "consumer 502 came"),
         ),
         unheard={"malformed": 3},
+        ledger=LedgerView(
+            {"exact": 6, "waiting": 1, "settling": 0, "mismatch": 1, "gone": 0},
+            (MismatchView(10000, "consumer", "502", "3 frames unaccounted for"),),
+        ),
     )

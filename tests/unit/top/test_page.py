@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tensorpool.supervisor.views import Snapshot
+from tensorpool.supervisor.views import LedgerView, Snapshot
 from tensorpool.top import keys
 from tensorpool.top.draw import draw
+from tensorpool.top.layout import lay_out
 from tensorpool.top.page import Page
-from tests.unit.top.scene import stream, system
+from tests.unit.top.scene import consumer, stream, system
 
 ALL_KEYS = [
     keys.UP,
@@ -48,6 +51,14 @@ def text(found: Page, width: int = 80, height: int = 24) -> str:
 
 def ids(found: Page) -> list[int]:
     return [row.stream_id for row in found.rows()]
+
+
+def test_the_title_says_what_is_wrong() -> None:
+    title = text(page()).splitlines()[0]
+    assert "1 id collision  1 ledger mismatch  3 of 6 streams live" in title
+    sound = Page()
+    sound.show(replace(system(), ledger=LedgerView({"exact": 8, "mismatch": 0})))
+    assert "mismatch" not in text(sound)
 
 
 def test_the_list_tells_what_is_going_on_at_80_columns() -> None:
@@ -207,3 +218,35 @@ def test_a_thousand_streams_scroll() -> None:
     assert " s0 " not in shown
     text(press(found, keys.PAGE_UP))
     assert found.selected() == 979
+
+
+def test_thousands_of_rows_are_laid_out_once_a_look_however_many_keys_are_pressed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    laid: list[int] = []
+
+    def counted(columns: Any, rows: Any, width: int) -> Any:
+        laid.append(len(rows))
+        return lay_out(columns, rows, width)
+
+    monkeypatch.setattr("tensorpool.top.draw.lay_out", counted)
+    readers = [consumer(n, m, {}) for n in range(100) for m in range(4)]
+    crowd = Snapshot(
+        0, streams=tuple(stream(n, consumers=tuple(readers[4 * n : 4 * n + 4])) for n in range(100))
+    )
+    found = Page(tab=1)
+    found.show(crowd)
+    for _ in range(30):
+        assert text(press(found, keys.DOWN))
+    assert laid == [400]
+    # What changes what is seen is laid out anew: another look, order, filter, page or width.
+    found.show(replace(crowd, now_ns=1))
+    text(found)
+    text(press(found, "s"))
+    text(press(found, "r"))
+    text(press(found, "/", "9", "9", keys.ENTER))
+    text(press(found, "1"))
+    text(found, width=100)
+    assert laid[:4] == [400] * 4
+    assert len(laid) == 7
+    assert laid[4] < 400

@@ -1,0 +1,60 @@
+"""Frames that nobody accounts for: a supervisor says so, once, to whoever listens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import tensorpool as tp
+from tensorpool import _native
+from tensorpool.ledger import LedgerAudit
+from tensorpool.runtime.runner import Runner
+from tensorpool.service import Event
+from tensorpool.supervisor.agent import SupervisorAgent
+from tensorpool.supervisor.config import SupervisorSettings
+from tensorpool.supervisor.ears import bounds_of
+
+# Eight of ten frames received, and a reason for one of the other two.
+ACCOUNT = {
+    "consumer_id": 7, "pid": 1, "epoch": "1", "first_seq": "0", "last_seq": "9", "span": 10,
+    "received": 8, "dropped": {"late": 1}, "outside": {}, "looks": 3, "final": False,
+}  # fmt: skip
+
+
+def test_an_account_that_does_not_add_up_is_told_once(
+    hub: tp.Context, free_stream_id: int, wait_until: Callable[..., Any]
+) -> None:
+    services = hub.service_streams
+    said = json.dumps({"stream_id": free_stream_id, **ACCOUNT})
+    account = Event(f"service:consumer:{free_stream_id}", "account", said)
+    settings = SupervisorSettings(look_ns=100_000_000)
+    agent = SupervisorAgent(hub, settings=settings, audit=LedgerAudit(bounds_of(hub)))
+    mailbox = _native.Mailbox(hub._conductor, services.channel, services.status, ["service:supervisor"])
+    voice = _native.Publication(hub._conductor, services.channel, services.status)
+    runner = Runner(agent)
+    runner.start()
+    heard: list[Any] = []
+
+    def goes_on() -> bool:
+        voice.offer(account.encode())
+        heard.extend(Event.decode(one) for one in mailbox.take(64))
+        return any(one.key == "mismatch" for one in heard)
+
+    try:
+        wait_until(goes_on, timeout=60)
+        looks = agent.latest.now_ns
+        # It goes on not to fit for some more looks, and that is no news.
+        wait_until(lambda: goes_on() and agent.latest.now_ns - looks > 2_000_000_000, timeout=60)
+    finally:
+        runner.close()
+        mailbox.close()
+        voice.close()
+    [told] = [json.loads(str(one.value)) for one in heard if one.key == "mismatch"]
+    assert told == {
+        "stream_id": free_stream_id, "path": "consumer", "who": "7", "problem": "1 frames unaccounted for",
+    }  # fmt: skip
+    assert agent.counters.snapshot()["mismatches"] == 1
+    assert agent.status()["ledger"]["paths"]["mismatch"] == 1
+    [notice] = [one for one in agent.latest.notices if one.kind == "mismatch"]
+    assert (notice.stream_id, notice.text) == (free_stream_id, "consumer 7: 1 frames unaccounted for")

@@ -1,0 +1,64 @@
+"""A ledger that is kept by the way: what it tells, how often it looks, and what it forgets."""
+
+from __future__ import annotations
+
+import pytest
+
+from tensorpool.ledger import LedgerAudit, LedgerBook, Row
+from tensorpool.supervisor import Bounds, LedgerView, MismatchView, Picture
+from tensorpool.supervisor.events import ConsumerTold
+from tests.unit.ledger.test_book import consumer, producer
+
+S = 1_000_000_000
+WRONG = ConsumerTold(5, 7, 2, 1, 0, 99, 100, 98, {"late": 1}, {}, 0, False)
+
+
+def test_a_picture_with_an_audit_says_how_every_path_stands_and_what_is_missing() -> None:
+    picture = Picture(Bounds(), LedgerAudit(Bounds()))
+    ledgers: list[LedgerView] = []
+    for second in range(12):
+        picture.observe(producer(100), second * S)
+        picture.observe(WRONG, second * S)
+        found = picture.snapshot(second * S).ledger
+        assert found is not None
+        ledgers.append(found)
+    assert ledgers[0].paths == {"exact": 1, "waiting": 0, "settling": 1, "mismatch": 0, "gone": 0}
+    assert ledgers[0].mismatches == ()
+    assert ledgers[-1].paths == {"exact": 1, "waiting": 0, "settling": 0, "mismatch": 1, "gone": 0}
+    assert ledgers[-1].mismatches == (MismatchView(5, "consumer", "7", "1 frames unaccounted for"),)
+    # It is told as soon as it has lasted.
+    assert [one.paths["mismatch"] for one in ledgers[:5]] == [0, 0, 0, 1, 1]
+    assert Picture(Bounds()).snapshot(0).ledger is None
+
+
+def test_two_moments_that_do_not_fit_are_no_mismatch_if_it_was_good_in_between() -> None:
+    audit = LedgerAudit(Bounds())
+    for second in range(60):
+        audit.observe(producer(100), second * S)
+        # Wrong once in five periods: just when a lazy auditor would look.
+        audit.observe(WRONG if second % 5 == 0 else consumer(0, 99), second * S)
+        assert audit.look(second * S).paths["mismatch"] == 0
+
+
+def test_the_whole_ledger_is_read_now_and_then_not_at_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    rows = LedgerBook.rows
+
+    def counted(self: LedgerBook, now_ns: int) -> list[Row]:
+        read.append(now_ns)
+        return rows(self, now_ns)
+
+    monkeypatch.setattr(LedgerBook, "rows", counted)
+    audit = LedgerAudit(Bounds())
+    for tenth in range(200):
+        audit.observe(producer(100), tenth * S // 10)
+        audit.look(tenth * S // 10)
+    assert read == [0, 5 * S, 10 * S, 15 * S]
+
+
+def test_who_is_long_gone_is_forgotten() -> None:
+    audit = LedgerAudit(Bounds())
+    audit.observe(producer(100, final=True), 0)
+    audit.observe(consumer(0, 99, final=True), 0)
+    assert sum(audit.look(200 * S).paths.values()) == 2
+    assert sum(audit.look(400 * S).paths.values()) == 0
