@@ -15,12 +15,17 @@ from typing import Any
 
 import numpy as np  # noqa: F401  its threads, if it has any, start with the import: before the first snapshot
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import leaks
 from tools.conformance import known_ids
 
 # Threads and processes get this long to end after a test before they count as leaked.
 SETTLE_SECONDS = 10.0
+
+# How long an example takes says more about who else is on the machine than about the code.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # A worker is told the width of its controller's terminal; commands that a test runs have none.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -131,9 +136,9 @@ def free_stream_id(free_stream_ids: Callable[[], int]) -> int:
 
 @pytest.fixture
 def wait_until() -> Callable[..., Any]:
-    """`wait_until(predicate, timeout=30)`: the predicate's first true value, or a failure that names it."""
+    """`wait_until(predicate, timeout=60)`: the predicate's first true value, or a failure that names it."""
 
-    def wait(predicate: Callable[[], Any], timeout: float = 30) -> Any:
+    def wait(predicate: Callable[[], Any], timeout: float = 60) -> Any:
         values: list[Any] = [None]
 
         def holds() -> Any:

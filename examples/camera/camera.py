@@ -1,5 +1,6 @@
-"""A camera that films noise at 30 frames a second. Stop it with Ctrl-C."""
+"""A camera that films noise at 30 frames a second: `python camera.py [STREAM]`. Stop it with Ctrl-C."""
 
+import sys
 import time
 from contextlib import suppress
 
@@ -7,7 +8,13 @@ import numpy as np
 
 import tensorpool as tp
 
-with suppress(KeyboardInterrupt), tp.open() as ctx, ctx.producer(10000, pools=["1MiB"], nslots=8) as camera:
+stream_id = int(sys.argv[1]) if len(sys.argv) > 1 else 20000
+
+with (
+    suppress(KeyboardInterrupt),
+    tp.open() as ctx,
+    ctx.producer(stream_id, pools=["1MiB"], nslots=8) as camera,
+):
     noise = np.random.default_rng()
     while True:
         # No slot while the driver is away: the frame is skipped, and counted.

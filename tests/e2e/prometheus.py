@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.ports import free_port
 
 PATIENCE_S = 60
 # Where tools/prometheus puts it.
@@ -68,7 +69,7 @@ def prometheus(directory: Path, target: str, rules: Path) -> Iterator[Prometheus
     }
     # JSON is YAML too.
     (directory / "prometheus.yml").write_text(json.dumps(config))
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     log = directory / "prometheus.log"
     command = [
         str(program("prometheus")),
@@ -90,10 +91,3 @@ def prometheus(directory: Path, target: str, rules: Path) -> Iterator[Prometheus
         finally:
             process.kill()
             process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

@@ -112,9 +112,10 @@ def test_a_registry_with_many_streams() -> None:
 def test_spark_over_a_recording_and_over_parquet() -> None:
     found = measured("--only", "spark", patience_s=800)
     (run,) = found["spark"]
-    assert all(run[key] > 0 for key in ("scan_s", "parquet_scan_s", "map_s", "parquet_map_s"))
+    ours = ("scan_s", "map_s", "map_unverified_s", "map_fresh_s", "max_s", "max_fresh_s")
+    assert all(run[key] > 0 for key in (*ours, "parquet_scan_s", "parquet_map_s", "parquet_max_s"))
     assert list(run["planning_ms"]) == ["10", "100"]
-    assert len([target for target in found["targets"] if target["what"].startswith("Spark")]) == 4
+    assert len([target for target in found["targets"] if target["what"].startswith("Spark")]) == 5
 
 
 @pytest.mark.long
@@ -133,7 +134,7 @@ def test_a_bridge_beside_raw_udp() -> None:
     for name in ("goodput, jumbo MTU", "goodput, default MTU", "p50 latency"):
         (run,) = found["bridge"][name]
         assert run["raw"] > 0 < run["bridge"], name
-    assert found["bridge"]["3 mappings"][0]["frame_us"] > 0
+    assert found["bridge"]["3 mappings"][0]["bridge"] > 0 < found["bridge"]["3 mappings"][0]["raw"]
     assert len([target for target in found["targets"] if target["what"].startswith("bridge")]) == 4
 
 

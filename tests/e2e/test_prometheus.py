@@ -16,7 +16,6 @@ from tensorpool.metrics import MetricsPage, MetricsServer
 from tensorpool.supervisor.views import Snapshot
 from tests.e2e.prometheus import needs_prometheus, program, prometheus
 from tests.unit.top.scene import system
-from tools.board import board
 
 pytestmark = needs_prometheus
 ROOT = Path(__file__).parents[2]
@@ -116,6 +115,7 @@ def test_every_query_of_the_board_has_data_and_the_alerts_fire(
         # Those without a time of waiting fire at once.
         assert wait_until(lambda: there.query('ALERTS{alertname="TensorPoolStreamRestarts"}'), timeout=60)
         assert there.query('ALERTS{alertname="TensorPoolIdCollision"}')
+        assert there.query('ALERTS{alertname="TensorPoolLedgerMismatch", alertstate="firing"}')
         assert there.query('ALERTS{alertname="TensorPoolStreamStale"}')
         assert there.query("sum(tensorpool_streams)")[0]["value"][1] == "6"
         assert there.query('tensorpool_stream_info{name="camera-left"}')[0]["metric"]["stream_id"] == "10000"
@@ -144,6 +144,8 @@ def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
         f"tensorpool_consumer_backlog_frames{{{who}}}": "5x60",
         'tensorpool_stream_slots{instance="h", stream_id="1"}': "8x60",
         'tensorpool_recorder_disk_free_bytes{instance="h", recorder="r"}': "1000000-10000x60",
+        'tensorpool_ledger_paths{instance="h", verdict="mismatch"}': "0x23 2x60",
+        'tensorpool_ledger_paths{instance="h", verdict="exact"}': "5x60",
         'tensorpool_bridge_connected{instance="h", bridge="b", direction="send"}': "1x11 0x60",
     }
 
@@ -158,6 +160,8 @@ def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
         firing("15s", "TensorPoolConsumerFallsBehind"),
         firing("2m", "TensorPoolConsumerFallsBehind", **reader),
         firing("5m", "TensorPoolRecorderDiskFillsUp", severity="warning", instance="h", recorder="r"),
+        firing("1m", "TensorPoolLedgerMismatch"),
+        firing("3m", "TensorPoolLedgerMismatch", severity="critical", instance="h", verdict="mismatch"),
         firing("1m", "TensorPoolBridgeSilent"),
         firing("5m", "TensorPoolBridgeSilent", **bridge),
     ]
@@ -193,9 +197,3 @@ def test_every_metric_in_the_board_and_the_rules_is_one_that_we_have() -> None:
     known = {one.name for one in CATALOGUE}
     used = set(re.findall(r"tensorpool_\w+", BOARD.read_text("utf-8") + RULES.read_text("utf-8")))
     assert used <= known
-
-
-def test_the_board_is_what_its_source_says() -> None:
-    assert json.loads(BOARD.read_text("utf-8")) == board(), (
-        "run: python -m tools.board > deploy/grafana/tensorpool.json"
-    )

@@ -41,6 +41,7 @@ for module in pkgutil.walk_packages(tensorpool.__path__, "tensorpool."):
 tensorpool.sbe.layout.schemas()
 np.random.default_rng().integers(0, 4096, (2, 2))
 uid, groups, script = int(sys.argv[1]), [int(one) for one in sys.argv[2].split(",") if one], sys.argv[3]
+sys.argv = sys.argv[3:]
 program = compile(open(script, encoding="utf-8").read(), script, "exec")
 os.setgroups(groups); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
 exec(program, {"__name__": "__main__"})
@@ -55,9 +56,9 @@ class User:
     groups: tuple[int, ...]
     environment: dict[str, str]
 
-    def start(self, script: Path) -> subprocess.Popen[str]:
+    def start(self, script: Path, *arguments: str) -> subprocess.Popen[str]:
         groups = ",".join(map(str, self.groups))
-        command = [sys.executable, "-c", _AS_USER, str(self.uid), groups, str(script)]
+        command = [sys.executable, "-c", _AS_USER, str(self.uid), groups, str(script), *arguments]
         return subprocess.Popen(
             command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -204,9 +205,9 @@ def test_the_page_is_followed_to_the_letter(
         """Whether that many leases have been kept alive; one after the other, so that the order is known."""
         return lambda: sh("tensorpool driver leases --json", site.environment).count('"active"') == count
 
-    with running(alice.start(CAMERA)):
+    with running(alice.start(CAMERA, "10000")):
         wait_until(active(1), timeout=PATIENCE_S)
-        with running(bob.start(VIEWER)) as viewer:
+        with running(bob.start(VIEWER, "10000")) as viewer:
             assert viewer.stdout is not None
             assert [viewer.stdout.readline().startswith("frame ") for _ in range(3)] == [True] * 3
             wait_until(active(2), timeout=PATIENCE_S)

@@ -35,7 +35,7 @@ def test_the_rules_of_the_page_are_sound(there: CommandLine, tmp_path: Path) -> 
 
 
 def test_it_runs_is_asked_and_ends_on_ctrl_c_and_the_ledger_is_exact(
-    there: CommandLine, wait_until: Callable[..., Any]
+    there: CommandLine, tmp_path: Path, wait_until: Callable[..., Any]
 ) -> None:
     alone = there.run("supervisor", "status")
     assert alone.returncode == 1
@@ -45,7 +45,8 @@ def test_it_runs_is_asked_and_ends_on_ctrl_c_and_the_ledger_is_exact(
         with (
             ctx.producer(20_000, pools=["64KiB"], nslots=64, name="camera-1") as camera,
             ctx.consumer(20_000) as frames,
-            running(there.start("supervisor")) as process,
+            (tmp_path / "log").open("w") as log,
+            running(there.start("supervisor", "--metrics", "0", stderr=log)) as process,
         ):
             frames.wait_for_producer()
             for _ in range(30):
@@ -59,6 +60,8 @@ def test_it_runs_is_asked_and_ends_on_ctrl_c_and_the_ledger_is_exact(
 
             [stream] = wait_until(seen, timeout=60)
             assert stream["name"] == "camera-1"
+            assert "metrics are at http://127.0.0.1:" in (tmp_path / "log").read_text()
+            assert there.json("supervisor", "status")["ledger"]["paths"]["mismatch"] == 0
             consumer = stream["consumers"][0]["consumer_id"]
             shown = there.run("supervisor", "status").stdout
             assert str(consumer) in shown

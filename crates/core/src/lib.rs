@@ -7,11 +7,13 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("TensorPool regions are little-endian; a big-endian host is refused (wire §15.1)");
 
+pub mod accounts;
 pub mod announce;
 pub mod arena;
 pub mod assembly;
 pub mod assign;
 pub mod attach;
+pub mod batches;
 pub mod blob;
 pub mod bridged;
 pub mod bulletin;
@@ -51,6 +53,7 @@ pub mod spoken;
 pub mod superblock;
 pub mod tensor;
 pub mod time;
+pub mod told;
 pub mod track;
 pub mod tracker;
 pub mod uri;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tensorpool_core::announce::{PoolAnnounce, Seen};
 
 use crate::aeron::{Assembler, Client, NotTaken, Publication, Subscription};
+use crate::channels::untethered;
 use crate::conductor::{Endpoint, Tick};
 use crate::handle::Handle;
 
@@ -58,8 +59,8 @@ impl Announces {
 
     fn hear(&mut self, client: &Client, endpoints: &[(u64, Arc<dyn Endpoint>)], tick: &Tick<'_>) {
         // One reader that sleeps must not stall those who announce.
-        let channel = with_parameter(&self.channel, "tether=false");
-        let _ = self.subscription.advance(|| client.add_subscription(&channel, self.stream_id));
+        let _ =
+            self.subscription.advance(|| client.add_subscription(&untethered(&self.channel), self.stream_id));
         let Handle::There(subscription) = &mut self.subscription else {
             return;
         };
@@ -111,28 +112,5 @@ impl Announces {
                 Ok(_) | Err(NotTaken::Closed) => true,
             });
         }
-    }
-}
-
-/// Adds `key=value` to a channel unless the key is named already.
-pub fn with_parameter(channel: &str, parameter: &str) -> String {
-    let key = parameter.split('=').next().unwrap_or(parameter);
-    let names = channel.split_once('?').map_or("", |(_, names)| names);
-    if names.split('|').any(|p| p.split('=').next() == Some(key)) {
-        return channel.to_owned();
-    }
-    let separator = if names.is_empty() && !channel.contains('?') { '?' } else { '|' };
-    format!("{channel}{separator}{parameter}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::with_parameter;
-
-    #[test]
-    fn a_parameter_is_added_once() {
-        assert_eq!(with_parameter("aeron:ipc", "tether=false"), "aeron:ipc?tether=false");
-        assert_eq!(with_parameter("aeron:ipc?mtu=8k", "tether=false"), "aeron:ipc?mtu=8k|tether=false");
-        assert_eq!(with_parameter("aeron:ipc?tether=true", "tether=false"), "aeron:ipc?tether=true");
     }
 }

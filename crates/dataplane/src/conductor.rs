@@ -10,17 +10,15 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tensorpool_core::announce::PoolAnnounce;
 use tensorpool_core::contain::AllowedBases;
-use tensorpool_core::driver_messages::Heard;
 use tensorpool_core::fork::Birth;
 use tensorpool_core::mapping::Now;
-use tensorpool_core::spoken::Spoken;
 use tensorpool_core::time::{monotonic_ns, realtime_ns};
 
-use crate::aeron::{self, AeronError, Client};
+use crate::aeron::{self, Client};
 use crate::announces::Announces;
 use crate::control_plane::ControlPlane;
+pub use crate::endpoint::{Endpoint, Tick};
 use crate::events::{Event, Events};
 use crate::media_driver::{self, DeathWatch, LaunchError, MediaDriver, Settings};
 
@@ -45,54 +43,6 @@ pub struct Config {
     pub control_stream_id: i32,
     pub qos_stream_id: i32,
     pub allowed_base_dirs: Vec<PathBuf>,
-}
-
-/// What every endpoint may need in a round.
-pub struct Tick<'a> {
-    pub now: Now,
-    pub bases: &'a AllowedBases,
-    pub events: &'a Events,
-}
-
-/// Something that lives on the conductor: it gets Aeron handles while there is a client.
-pub trait Endpoint: Send + Sync {
-    /// Asks for handles, and takes them as they come. Cheap once all are there.
-    fn attach(&self, client: &Client) -> Result<(), AeronError>;
-    /// Lets go of every handle: the client is dead, or about to be closed.
-    fn detach(&self);
-    /// The media driver is gone; `detach` follows.
-    fn on_disconnected(&self, _tick: &Tick<'_>) {}
-    /// The end: lets go of everything.
-    fn close(&self);
-    fn duty(&self, _tick: &Tick<'_>) {}
-    fn hears_announces(&self) -> bool {
-        false
-    }
-    fn on_announce(&self, _announce: &PoolAnnounce, _join_ns: u64, _tick: &Tick<'_>) {}
-    fn sends_announces(&self) -> bool {
-        false
-    }
-    /// Makes the next announce due at once.
-    fn announce_soon(&self) {}
-    /// Gives every announce that is due to `send`; false from it: not taken now, so it stays due.
-    fn send_due(&self, _now: Now, _send: &mut dyn FnMut(&[u8]) -> bool) {}
-    /// Whether it has to do with the control and QoS streams; the rest of these concern it then.
-    fn talks(&self) -> bool {
-        false
-    }
-    fn on_driver(&self, _heard: &Heard, _tick: &Tick<'_>) {}
-    /// Someone new speaks on the control stream; it may be a driver that came back.
-    fn on_newcomer(&self, _tick: &Tick<'_>) {}
-    /// What producers, consumers and supervisors say to each other.
-    fn on_spoken(&self, _said: &Spoken, _tick: &Tick<'_>) {}
-    /// Gives what is due on the QoS stream to `send`, which says whether it was taken.
-    fn send_qos(&self, _tick: &Tick<'_>, _send: &mut dyn FnMut(&[u8]) -> bool) {}
-    /// Gives what it has to say on the control stream to `send`, which says whether it was taken.
-    fn send_requests(&self, _tick: &Tick<'_>, _send: &mut dyn FnMut(&[u8]) -> bool) {}
-    /// What the driver is told before the end.
-    fn farewell(&self) -> Option<Vec<u8>> {
-        None
-    }
 }
 
 enum Command {

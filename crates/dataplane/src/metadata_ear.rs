@@ -10,7 +10,7 @@ use tensorpool_core::data_source::Told;
 use tensorpool_core::metadata::{Described, MetadataBook, Source};
 
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
-use crate::announces::with_parameter;
+use crate::channels::untethered;
 use crate::conductor::{Endpoint, Tick};
 use crate::fragments::Underway;
 use crate::handle::Handle;
@@ -53,7 +53,7 @@ pub struct MetadataEar {
 impl MetadataEar {
     pub fn new(channel: &str, stream_id: i32) -> Self {
         // Whoever sleeps here must not stall those who speak.
-        let channel = with_parameter(channel, "tether=false");
+        let channel = untethered(channel);
         Self { channel, stream_id, state: Mutex::default(), counters: Counters::default() }
     }
 

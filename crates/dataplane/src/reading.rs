@@ -14,8 +14,8 @@ use tensorpool_core::ring::{Located, Mapping};
 use tensorpool_core::tracker::{Step, Tracker};
 
 use crate::aeron::{AeronError, Client, ImageWatch, Subscription};
-use crate::announces::with_parameter;
 use crate::bridge::Private;
+use crate::channels::untethered;
 use crate::consumer::ProgressCounters;
 use crate::consumer::following::Following;
 use crate::feed::Feed;
@@ -176,8 +176,7 @@ impl Reading {
         let Some(lane) = self.own_lane.clone().filter(|_| !self.on_own) else {
             return Ok(true);
         };
-        let channel = with_parameter(&lane.channel, "tether=false");
-        self.own.advance(|| client.add_subscription(&channel, lane.stream_id as i32))?;
+        self.own.advance(|| client.add_subscription(&untethered(&lane.channel), lane.stream_id as i32))?;
         // Connected, nothing that is published from here on can be missed there.
         if !self.own.get().is_some_and(|s| s.is_connected()) {
             return Ok(false);

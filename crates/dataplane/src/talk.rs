@@ -2,7 +2,7 @@
 //! they are needed and given anew after a media driver's death.
 
 use crate::aeron::{Assembler, Client, NotTaken, Publication, Subscription};
-use crate::announces::with_parameter;
+use crate::channels::untethered;
 use crate::handle::Handle;
 
 pub struct Talk {
@@ -29,8 +29,8 @@ impl Talk {
     /// Asks for both ends, and takes them as they come.
     pub fn open(&mut self, client: &Client) {
         // Whoever sleeps here must not stall those who speak.
-        let channel = with_parameter(&self.channel, "tether=false");
-        let _ = self.subscription.advance(|| client.add_subscription(&channel, self.stream_id));
+        let _ =
+            self.subscription.advance(|| client.add_subscription(&untethered(&self.channel), self.stream_id));
         let _ = self.publication.advance(|| client.add_publication(&self.channel, self.stream_id));
         if self.assembler.is_none() {
             self.assembler = Assembler::new().ok();

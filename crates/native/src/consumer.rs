@@ -303,7 +303,8 @@ impl Consumer {
         dict.set_item("received", counters.received.load(Ordering::Relaxed))?;
         dict.set_item("span", counters.span.load(Ordering::Relaxed))?;
         dict.set_item("mapped", counters.mapped.load(Ordering::Relaxed))?;
-        dict.set_item("refused", counters.refused.load(Ordering::Relaxed))?;
+        // Pairs with the count in `refuse`.
+        dict.set_item("refused", counters.refused.load(Ordering::Acquire))?;
         let ignored = PyDict::new(py);
         for why in [Ignored::BeforeJoin, Ignored::Stale, Ignored::OlderEpoch, Ignored::Layout] {
             ignored.set_item(why.word(), counters.ignored(why).load(Ordering::Relaxed))?;

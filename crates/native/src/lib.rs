@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 
 mod arrays;
+mod batches;
 mod beacons;
 mod bridge;
 mod bulletin;
@@ -28,6 +29,7 @@ mod reporter;
 mod shm;
 mod slot;
 mod source;
+mod told;
 mod wishes;
 
 #[pymodule]
@@ -67,6 +69,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(shm::parse_region_uri, m)?)?;
     m.add_function(wrap_pyfunction!(shm::sanitize_user, m)?)?;
     m.add_function(wrap_pyfunction!(source::copy_bytes, m)?)?;
+    m.add_function(wrap_pyfunction!(batches::batches_like, m)?)?;
     m.add_function(wrap_pyfunction!(checksum::crc32c, m)?)?;
     m.add_function(wrap_pyfunction!(checksum::crc32c_each, m)?)?;
     m.add_function(wrap_pyfunction!(replay::play_rows, m)?)?;
@@ -74,5 +77,6 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(recorder::recorder_reasons, m)?)?;
     m.add_function(wrap_pyfunction!(bridge::bridge_reasons, m)?)?;
     m.add_function(wrap_pyfunction!(bridge::parse_fallback, m)?)?;
+    m.add_function(wrap_pyfunction!(told::read_told, m)?)?;
     Ok(())
 }

@@ -16,6 +16,7 @@ from .demo import demo
 from .discover import discover
 from .doctor import doctor
 from .driver import driver
+from .groups import Noun
 from .ledger import ledger
 from .metrics import metrics
 from .pipeline import pipeline
@@ -33,26 +34,27 @@ from .top import top
 _EPILOG = """
 \b
 Examples:
-  tensorpool demo                     tensors between processes, live, with a ledger
-  tensorpool doctor                   is this machine fit, and if not, what to do
-  tensorpool driver                   run the owner of all memory; see who holds leases
-  tensorpool discover                 which streams there are, by name and tags
-  tensorpool stream watch             every stream, live: rate, shape, bandwidth, drops
-  tensorpool top                      the whole system on one page: rates, drops, latency
-  tensorpool metrics                  the same figures for Prometheus and OpenTelemetry
-  tensorpool record --all --out DIR   streams to disk, every sequence accounted for
-  tensorpool replay DIR               a recording into the pools again, as it was
-  tensorpool pipeline run FILE        recordings to tables, with Spark
-  tensorpool bridge                   carry streams to another host
-  tensorpool supervisor               see all of it, and steer consumers by rules
-  tensorpool ledger                   what became of every frame, on every path
-  tensorpool service ls               which services run, and how to steer them
-  tensorpool shm inspect PATH         what lies in shared memory, and whether it is sound
-  tensorpool sbe decode message.bin   any message of the protocols as JSON
+  tensorpool demo                    tensors between processes, with a ledger
+  tensorpool doctor                  is this machine fit, else what to do
+  tensorpool driver                  run the owner of all memory
+  tensorpool driver leases           who holds leases on it, for how long
+  tensorpool discover                which streams there are, by name and tags
+  tensorpool stream watch            every stream, live: rate, shape, drops
+  tensorpool top                     the whole system on one page, live
+  tensorpool metrics                 its figures for Prometheus, OpenTelemetry
+  tensorpool record --all --out DIR  streams to disk, no frame unaccounted for
+  tensorpool replay DIR              a recording into the pools again
+  tensorpool pipeline run FILE       recordings to tables, with Spark
+  tensorpool bridge                  carry streams to another host
+  tensorpool supervisor              see all of it, steer consumers by rules
+  tensorpool ledger                  what became of every frame, on every path
+  tensorpool service ls              which services run, and how to steer them
+  tensorpool shm inspect PATH        what lies in shared memory, is it sound
+  tensorpool sbe decode message.bin  any message of the protocols as JSON
 """
 
 
-@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Noun, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tensorpool")
 def cli() -> None:
     """Move tensors between processes through shared memory, and watch them."""

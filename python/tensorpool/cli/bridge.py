@@ -18,7 +18,7 @@ from ..runtime.config import Config, role_options
 from ..runtime.role import run_role
 from ..service.config import ServiceSettings
 from .connection import Connection, connection_options
-from .driver import _RunByDefault
+from .groups import RunByDefault
 from .screen import DIM, columns, console
 
 _EPILOG = """
@@ -73,7 +73,7 @@ def _check(config: Config) -> None:
         raise ConfigError("; ".join(f"bridge.{key}: {reason}" for key, reason in faults))
 
 
-@click.group(cls=_RunByDefault, epilog=_EPILOG)
+@click.group(cls=RunByDefault, epilog=_EPILOG)
 def bridge() -> None:
     """Carry streams between hosts over Aeron UDP.
 

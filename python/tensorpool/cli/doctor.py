@@ -9,6 +9,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from .groups import Noun
 from .screen import BAD, DIM, GOOD, WARN, console
 from .sizing import sizing
 
@@ -22,7 +23,7 @@ Examples:
 """
 
 
-@click.group(epilog=_EPILOG, invoke_without_command=True)
+@click.group(cls=Noun, epilog=_EPILOG, invoke_without_command=True)
 @click.option("--config", type=click.Path(dir_okay=False), help="A TOML file. [TENSORPOOL_CONFIG]")
 @click.option("--aeron-dir", help="Where the media driver is. [AERON_DIR, else Aeron's default]")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")

@@ -24,6 +24,7 @@ from ..runtime.role import run_role
 from ..service import ServiceClient
 from ..service.config import ServiceSettings
 from .connection import Connection, connection_options, token_option
+from .groups import RunByDefault
 from .leases import leases_table
 from .screen import DIM, bytes_text, columns, console, pairs, size_text, span_text
 
@@ -80,16 +81,7 @@ Examples:
 """
 
 
-class _RunByDefault(click.Group):
-    """`tensorpool driver` and `tensorpool driver --config FILE` mean `tensorpool driver run`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=_RunByDefault, epilog=_EPILOG)
+@click.group(cls=RunByDefault, epilog=_EPILOG)
 def driver() -> None:
     """Run the SHM driver, which owns the memory of all streams; look at it and steer it.
 

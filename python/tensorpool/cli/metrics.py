@@ -14,7 +14,7 @@ from ..runtime.config import Config, role_options
 from ..runtime.role import run_role
 from ..service.config import ServiceSettings
 from .connection import Connection, connection_options
-from .driver import _RunByDefault
+from .groups import RunByDefault
 
 _EPILOG = """
 \b
@@ -33,7 +33,7 @@ Examples:
 """
 
 
-@click.group(cls=_RunByDefault, epilog=_EPILOG)
+@click.group(cls=RunByDefault, epilog=_EPILOG)
 def metrics() -> None:
     """Serve figures of the whole system to Prometheus, or send them to OpenTelemetry.
 
@@ -57,11 +57,15 @@ def run(config: Config) -> None:
     from dataclasses import replace
 
     from ..metrics.agent import MetricsAgent
+    from ..supervisor.garbage import collecting_rarely
 
     settings = config[MetricsSettings]
     if settings.listen is None and settings.otlp is None:
         settings = replace(settings, listen=str(Address()))
-    with context.open(mode="standalone", config=config, media_driver="external") as ctx:
+    with (
+        collecting_rarely(),
+        context.open(mode="standalone", config=config, media_driver="external") as ctx,
+    ):
         run_role("metrics", config, lambda: MetricsAgent(ctx, settings))
 
 

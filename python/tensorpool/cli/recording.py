@@ -13,6 +13,7 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from .groups import Noun
 from .parameters import Time
 from .screen import BAD, DIM, GOOD, WARN, bytes_text, columns, console, pairs, span_text
 
@@ -82,7 +83,7 @@ def _range_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=Noun, epilog=_EPILOG)
 def recording() -> None:
     """Look at recordings, check and mend them, take parts of them, hand them on."""
 

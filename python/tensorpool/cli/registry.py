@@ -18,6 +18,7 @@ from ..runtime.role import run_role
 from ..runtime.settings import RuntimeSettings
 from ..service.config import ServiceSettings
 from .connection import Connection, connection_options
+from .groups import RunByDefault
 from .screen import columns, console, pairs, span_text
 
 _EPILOG = """
@@ -36,16 +37,7 @@ Examples:
 """
 
 
-class _RunByDefault(click.Group):
-    """`tensorpool registry --config FILE` means `tensorpool registry run --config FILE`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=_RunByDefault, epilog=_EPILOG)
+@click.group(cls=RunByDefault, epilog=_EPILOG)
 def registry() -> None:
     """Know the streams of many drivers, and answer whoever looks for one.
 

@@ -13,6 +13,7 @@ import click
 
 from ..errors import CodecError
 from ..sbe import Message, decode_prefix, json_form, layout, read_header
+from .groups import Noun
 
 _DECODE_EXAMPLES = """
 \b
@@ -27,12 +28,13 @@ _ENCODE_EXAMPLES = """
 Examples:
   tensorpool sbe encode message.json > message.bin
   tensorpool sbe decode message.bin | tensorpool sbe encode --hex -
-  echo '{"message": "QosProducer", "fields": {"stream_id": 1, "producer_id": 7,
-         "epoch": "1", "current_seq": "42"}}' | tensorpool sbe encode --hex -
+  echo '{"message": "QosProducer", "fields": {"stream_id": 1,
+         "producer_id": 7, "epoch": "1", "current_seq": "42"}}' |
+      tensorpool sbe encode --hex -
 """
 
 
-@click.group("sbe")
+@click.group("sbe", cls=Noun)
 def sbe() -> None:
     """Show messages of the protocols as JSON, and make them from JSON."""
 

@@ -34,21 +34,29 @@ GOOD, BAD, WARN, DIM = "green", "bold red", "yellow", "dim"
 
 
 def console(*, err: bool = False) -> Console:
-    """Where a command prints. `NO_COLOR` and a pipe turn colours off."""
+    """Where a command prints. `NO_COLOR` and a pipe turn colours off.
+
+    Square brackets are words like others: what is printed has names in it that strangers chose.
+    """
     stream = sys.stderr if err else sys.stdout
     width = None if stream.isatty() or os.environ.get("COLUMNS") else _FILE_WIDTH
-    return Console(file=stream, highlight=False, width=width)
+    return Console(file=stream, highlight=False, markup=False, emoji=False, width=width)
 
 
-def columns(*names: str, right: Sequence[str] = (), last_wraps: bool = False) -> Table:
-    """A table as plain as that of `ls`: a bold head, no lines, columns two spaces apart."""
+def columns(
+    *names: str, right: Sequence[str] = (), narrow: Sequence[str] = ("name",), last_wraps: bool = False
+) -> Table:
+    """A table as plain as that of `ls`: a bold head, no lines, columns two spaces apart.
+
+    Where all do not fit, those in `narrow` and a last one that wraps give way: half a number tells nothing.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in names:
         wraps = last_wraps and name == names[-1]
         table.add_column(
             name,
             justify="right" if name in right else "left",
-            no_wrap=not wraps,
+            no_wrap=not (wraps or name in narrow),
             overflow="fold" if wraps else "ellipsis",
         )
     return table

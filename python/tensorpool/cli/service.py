@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import Rejected
 from ..service import Bits, Event, FrameRef, Value
 from .connection import Connection, connection_options, token_option
+from .groups import Noun
 
 # How long to listen for answers to "who is there?".
 _LOOK_S = 1.0
@@ -30,7 +31,11 @@ Examples:
 """
 
 
-@click.group(epilog=_EPILOG)
+def _examples(*lines: str) -> str:
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+@click.group(cls=Noun, epilog=_EPILOG)
 def service() -> None:
     """Read, set, call and watch running services.
 
@@ -38,7 +43,7 @@ def service() -> None:
     """
 
 
-@service.command()
+@service.command(epilog=_examples("tensorpool service ls", "tensorpool service ls --json | jq '.[].tag'"))
 @connection_options
 def ls(to: Connection) -> None:
     """Every service that answers."""
@@ -53,7 +58,9 @@ def ls(to: Connection) -> None:
         click.echo("no service answers on this media driver", err=True)
 
 
-@service.command()
+@service.command(
+    epilog=_examples("tensorpool service ping driver", "tensorpool service ping recorder:2 && echo it runs")
+)
 @click.argument("target")
 @connection_options
 def ping(to: Connection, target: str) -> None:
@@ -63,7 +70,9 @@ def ping(to: Connection, target: str) -> None:
     click.echo(json.dumps(found) if to.as_json else f"{client.tag} is alive, pid {found['pid']}")
 
 
-@service.command()
+@service.command(
+    epilog=_examples("tensorpool service get recorder rate", "tensorpool service get recorder --json")
+)
 @click.argument("target")
 @click.argument("name", required=False)
 @connection_options
@@ -81,7 +90,11 @@ def get(to: Connection, target: str, name: str | None) -> None:
             click.echo(f"{each} = {_text(value)}")
 
 
-@service.command(name="set", context_settings={"ignore_unknown_options": True})
+@service.command(
+    epilog=_examples("tensorpool service set recorder rate 25", "tensorpool service set camera:2 offset -3"),
+    name="set",
+    context_settings={"ignore_unknown_options": True},
+)
 @click.argument("target")
 @click.argument("name")
 @click.argument("value")
@@ -94,7 +107,12 @@ def set_(to: Connection, target: str, name: str, value: str) -> None:
     click.echo(json.dumps({name: _plain(accepted)}) if to.as_json else _text(accepted))
 
 
-@service.command()
+@service.command(
+    epilog=_examples(
+        "tensorpool service call recorder start path=/data/run7",
+        "TENSORPOOL_TOKEN=… tensorpool service call driver stop",
+    )
+)
 @click.argument("target")
 @click.argument("name")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
@@ -108,7 +126,9 @@ def call(to: Connection, target: str, name: str, arguments: tuple[str, ...], tok
         click.echo(json.dumps(result))
 
 
-@service.command()
+@service.command(
+    epilog=_examples("tensorpool service watch recorder", "tensorpool service watch recorder rate --json")
+)
 @click.argument("target")
 @click.argument("name", required=False)
 @connection_options
@@ -118,7 +138,9 @@ def watch(to: Connection, target: str, name: str | None) -> None:
         _print_events(client.watch(name), to.as_json)
 
 
-@service.command()
+@service.command(
+    epilog=_examples("tensorpool service log > accepted.jsonl", "tensorpool service log --count 10")
+)
 @click.option("--count", type=click.IntRange(1), help="Stop after so many.")
 @connection_options
 def log(to: Connection, count: int | None) -> None:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ..shm.inspect import inspect
 from ..shm.reports import EpochReport, RegionReport, to_json
+from .groups import Noun
 from .screen import BAD, DIM, GOOD, WARN, columns, console, pairs, shape_text, size_text, span_text
 
 _DEFAULT_SLOTS = 8
@@ -24,7 +25,7 @@ Examples:
 """
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=Noun, epilog=_EPILOG)
 def shm() -> None:
     """Look at regions in shared memory, whoever made them."""
 

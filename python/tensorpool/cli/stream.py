@@ -16,6 +16,7 @@ from ..errors import TensorPoolError
 from ..observe import AnnounceEar, StreamHeard
 from .connection import Connection, connection_options
 from .echo import echo_frames
+from .groups import Noun
 from .hz import measure
 from .leases import leases_table
 from .screen import DIM, WARN, bytes_text, columns, console, pairs, size_text, span_text
@@ -93,7 +94,7 @@ class NoSuchStream(TensorPoolError, LookupError):
     """Nobody announces the stream."""
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=Noun, epilog=_EPILOG)
 def stream() -> None:
     """Look at the streams of a live system.
 
@@ -250,6 +251,8 @@ def echo(to: Connection, stream_id: int, count: int | None, latest: bool, image:
     A picture keeps uint8 and uint16 as they are and stretches other types from their least to their
     greatest value; gray, or RGB(A) where there are 3 or 4 channels.
     """
+    if image is not None and image.suffix.lower() != ".png":
+        raise click.BadParameter(f"{image}: a PNG is written, so name it FILE.png", param_hint="'--image'")
     with _stream(to, stream_id) as (ctx, _):
         limit = count or (1 if image else None)
         echo_frames(ctx, stream_id, count=limit, latest=latest, image=image, to=to)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import click
@@ -13,6 +13,7 @@ from .. import context
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
 from ..errors import NoSuchService
+from ..ledger import LedgerAudit
 from ..metrics import Metrics, MetricsSettings
 from ..runtime.config import Config, role_options
 from ..runtime.role import run_role
@@ -21,7 +22,10 @@ from ..service import ServiceClient
 from ..service.config import ServiceSettings
 from ..supervisor.agent import SupervisorAgent
 from ..supervisor.config import SupervisorSettings
+from ..supervisor.ears import bounds_of
+from ..supervisor.garbage import collecting_rarely
 from .connection import Connection, connection_options
+from .groups import RunByDefault
 from .screen import columns, console, pairs, span_text
 
 _EPILOG = """
@@ -43,16 +47,7 @@ Examples:
 """
 
 
-class _RunByDefault(click.Group):
-    """`tensorpool supervisor --config FILE` means `tensorpool supervisor run --config FILE`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=_RunByDefault, epilog=_EPILOG)
+@click.group(cls=RunByDefault, epilog=_EPILOG)
 def supervisor() -> None:
     """See a running system, and steer its consumers by rules or by hand.
 
@@ -76,15 +71,25 @@ def run(config: Config) -> None:
     Rules are in `[[supervisor.rules]]` of the configuration; SIGHUP reads them again. Every decision is on
     the services' status stream, with its reason.
     """
-    with context.open(mode="standalone", config=config) as ctx:
-        agent = SupervisorAgent(
-            ctx,
-            settings=config[SupervisorSettings],
-            token=config[ServiceSettings].token,
-            instance=config[RuntimeSettings].instance,
-        )
-        with Metrics(config[MetricsSettings], lambda: agent.latest):
-            run_role("supervisor", config, lambda: agent)
+    with (
+        collecting_rarely(),
+        context.open(mode="standalone", config=config) as ctx,
+        ExitStack() as stack,
+    ):
+
+        def make_agent() -> SupervisorAgent:
+            agent = SupervisorAgent(
+                ctx,
+                settings=config[SupervisorSettings],
+                token=config[ServiceSettings].token,
+                instance=config[RuntimeSettings].instance,
+                audit=LedgerAudit(bounds_of(ctx)),
+            )
+            # Here, where there is a log already: it says where they are.
+            stack.enter_context(Metrics(config[MetricsSettings], lambda: agent.latest))
+            return agent
+
+        run_role("supervisor", config, make_agent)
 
 
 _instance = click.option("--instance", help="The supervisor's instance, where it has one.")
@@ -125,6 +130,7 @@ def status(to: Connection, instance: str | None) -> None:
                 ("consumers", found["consumers"]),
                 ("recorders, bridges", f"{found['recorders']}, {found['bridges']}"),
                 ("id collisions", found["collisions"]),
+                ("ledger", _ledger(found["ledger"])),
                 ("rules", ", ".join(found["rules"]) or "none"),
                 ("active", ", ".join(_target(one) for one in found["active"]) or "none"),
                 ("by hand", ", ".join(_target(one) for one in found["manual"]) or "none"),
@@ -140,7 +146,7 @@ def status(to: Connection, instance: str | None) -> None:
             table.add_row(str(stream["stream_id"]), stream["name"], stream["state"], *_consumer(one))
     screen.print(table)
     for one in found["decisions"][-10:]:
-        screen.print(f"{one['action']} {_target(one)} by {one['by']}: {one['reason']}", markup=False)
+        screen.print(f"{one['action']} {_target(one)} by {one['by']}: {one['reason']}")
 
 
 def _all_streams(client: ServiceClient) -> list[dict[str, Any]]:
@@ -148,6 +154,13 @@ def _all_streams(client: ServiceClient) -> list[dict[str, Any]]:
     while part := client.call("streams", first=rows[-1]["stream_id"] + 1 if rows else 0):
         rows += part
     return rows
+
+
+def _ledger(found: dict[str, Any] | None) -> str:
+    """As a whole: `tensorpool ledger` has its rows."""
+    if found is None:
+        return "not kept"
+    return ", ".join(f"{n} {verdict}" for verdict, n in found["paths"].items() if n) or "nobody tells"
 
 
 def _consumer(one: dict[str, Any] | None) -> list[str]:

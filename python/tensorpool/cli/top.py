@@ -67,6 +67,7 @@ def top(
     It listens by itself, whether a supervisor runs or not. `--once` and what is no terminal get plain text;
     `--json` prints one object a look.
     """
+    from ..supervisor.garbage import collecting_rarely
     from ..top.feed import WatcherFeed
     from ..top.page import Page
 
@@ -75,7 +76,7 @@ def top(
         known = ", ".join(one.title for one in page.table.columns if one.title)
         raise click.UsageError(f"{first} has no column {sort!r}; there are {known}")
     screen = console()
-    with to.context() as ctx:
+    with collecting_rarely(), to.context() as ctx:
         feed = WatcherFeed(ctx)
         try:
             if picture is not None:

@@ -254,7 +254,7 @@ def _state(one: dict[str, Any]) -> str:
         return str(one["refused"])
     if one["producer_id"] is None:
         return "no producer"
-    return "" if one["seq"] is not None else "no frame yet"
+    return "" if one["seq"] is not None else "no frame seen yet"
 
 
 def _hz(hz: float | None) -> str:

@@ -24,7 +24,7 @@ _LONGEST_MAKING_S = 600.0
 _ASK_AGAIN_S = 0.1
 _HOPELESS = frozenset({"INVALID_PARAMS", "UNSUPPORTED", "PROTOCOL", "REGIONS", "NO_ANSWER"})
 _REMEDIES = {
-    "REJECTED": "the message says what stands in the way; `tensorpool driver leases` shows who holds what",
+    "REJECTED": "`tensorpool driver leases` shows who holds what",
     "INVALID_PARAMS": "compare what was asked for with the stream's configuration "
     "(`tensorpool driver streams`)",
     "UNSUPPORTED": "the driver does not know this; [context] attach_revision names the other revision",

@@ -64,7 +64,7 @@ def open(
     base = Path(shm_base_dir or shm.base_dir)
     allowed = shm.allowed_base_dirs if allowed_base_dirs is None else allowed_base_dirs
     if not base.is_dir():
-        raise ConfigError(f"shm_base_dir {str(base)!r}: no such directory; use one as in /dev/shm")
+        raise ConfigError(f"shm_base_dir {str(base)!r}: no such directory; make it, or use /dev/shm")
     ids = stream_ids or _stream_ids(aeron)
     period = _seconds("announce_period", announce_period, aeron.announce_period_ns)
     return Context(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..shm.files import user_name
 from ..shm.inspect import user_of
+from ..state import state_path
 from .check import Check, fail, ok, warn
 
 
@@ -99,10 +100,8 @@ def check_state(state: Place, me: int) -> Check:
 def place_checks(base: Path) -> list[Check]:
     """All of them, on the machine as it is."""
     me = os.geteuid()
-    # Not through state_dir(): a look must not make it.
-    root = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     own = base / f"tensorpool-{user_name()}"
     return [
         check_base(Place.of(base), Place.of(own), me),
-        check_state(Place.of(Path(root, "tensorpool")), me),
+        check_state(Place.of(state_path()), me),
     ]

@@ -5,7 +5,7 @@ Plain values: the agent does the actions, and the results are events of the stat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,6 +21,8 @@ class Send:
     """A message for the control stream."""
 
     message: Message
+    is_repeat: bool = field(default=False, compare=False)
+    """An answer that was given before, to a request that came again."""
 
 
 @dataclass(frozen=True, slots=True)

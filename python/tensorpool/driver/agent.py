@@ -231,8 +231,8 @@ class DriverAgent:
         parts, todo = self._running, deque(actions)
         while todo:
             match todo.popleft():
-                case Send(message):
-                    log_decision(message)
+                case Send(message, is_repeat):
+                    log_decision(message, is_repeat=is_repeat)
                     self._send(message)
                 case MakeFiles() | AssignFiles() | RemoveFiles() as job:
                     parts.storage.submit(job)

@@ -35,7 +35,7 @@ class Answers:
         self._counters.repeats.add()
         answer = self._kept[key]
         if answer is not None:
-            self._actions.append(Send(answer))
+            self._actions.append(Send(answer, is_repeat=True))
         return True
 
     def begin(self, key: Key) -> None:

@@ -16,8 +16,10 @@ from ..sbe.wire import ResponseCode
 _LOG = logging.getLogger(__name__)
 
 
-def log_decision(message: Message) -> None:
+def log_decision(message: Message, *, is_repeat: bool = False) -> None:
     """A line for what matters to people. Refusals that a client may well ask for again are no warnings."""
+    if is_repeat:
+        return
     match message:
         case ShmAttachResponse() | ShmAttachResponseR2() as answer if answer.code is ResponseCode.OK:
             client = answer.correlation_id >> 32 & 0xFFFF_FFFF

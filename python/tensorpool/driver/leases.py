@@ -90,9 +90,6 @@ class LeaseTable:
     def get(self, lease_id: int) -> Lease | None:
         return self._by_id.get(lease_id)
 
-    def of_client(self, client_id: int) -> Lease | None:
-        return self._by_client.get(client_id)
-
     def producer_of(self, stream_id: int) -> Lease | None:
         return self._producers.get(stream_id)
 

@@ -23,7 +23,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import DriverHeld, LockHeld
 from ..shm.files import user_name
 from ..shm.owner import base_digest
-from ..state import state_dir
+from ..state import state_dir, state_path
 
 # struct flock on 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("@hhqqi4x")
@@ -113,7 +113,9 @@ def driver_state(base: Path, place: str) -> Path:
 
 def read_holder(base_dir: Path, namespace: str, instance_id: str = "") -> Holder | None:
     """Who holds the namespace; None if nobody does. Takes nothing, and so disturbs nobody."""
-    path = driver_state(base_dir, place_of(namespace, instance_id)) / "lock"
+    place = place_of(namespace, instance_id)
+    # Not through driver_state(): a look must not make it.
+    path = state_path("driver", base_digest(base_dir), place, "lock")
     for _ in range(_LOOKS):
         try:
             with path.open("rb") as file:

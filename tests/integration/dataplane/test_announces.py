@@ -108,7 +108,7 @@ def test_regions_without_a_recent_sign_of_life_are_not_mapped(
 def test_a_producer_that_falls_silent_is_unmapped_and_mapped_again_when_it_returns(
     open_context, hostile, free_stream_id, wait_until
 ) -> None:
-    context = open_context(announce_period=0.2)
+    context = open_context(announce_period=0.5)
     consumer = context.consumer(free_stream_id)
     producer = hostile()
 

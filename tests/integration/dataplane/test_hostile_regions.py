@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -41,12 +40,8 @@ def relative_path(hostile: HostileProducer) -> Changes:
 
 
 def refused_for_good(consumer: Any, heard: int = 0) -> bool:
-    """Refused again: a region that is missing once may be that of an owner that has just left.
-
-    What was said before the first look does not count as said again, and on a busy machine several are.
-    """
-    time.sleep(0.02)
-    return bool(consumer.counters()["refused"] > heard + 4)
+    """Refused, and not for an owner that may have just left: only then is it counted."""
+    return bool(consumer.counters()["refused"] > heard)
 
 
 def detour(hostile: HostileProducer) -> Changes:

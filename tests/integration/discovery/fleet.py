@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -66,14 +65,6 @@ class Role:
         if exc_type is not None:
             sys.stderr.write(self.log.read_text())
         self.end()
-
-
-def free_udp_port() -> int:
-    """One that nobody has at the moment, on the loopback device."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Client:

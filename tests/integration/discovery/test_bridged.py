@@ -22,7 +22,8 @@ from tensorpool.discovery import DiscoverySettings
 from tensorpool.registry import DriverSource, RegistryAgent, RegistrySettings
 from tensorpool.runtime.runner import Runner
 from tensorpool.sbe import DataSourceAnnounce, DataSourceMeta, decode
-from tests.integration.bridge.hosts import DEADLINE_S, Pair, flows, free_port, open_host, settings_of
+from tests.integration.bridge.hosts import DEADLINE_S, Pair, flows, open_host, settings_of
+from tests.ports import free_port
 
 PERIOD_NS = 200_000_000
 PLANNED = 7_000_001

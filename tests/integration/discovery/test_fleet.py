@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import tensorpool as tp
-from tests.integration.discovery.fleet import PERIOD_S, Client, Role, free_udp_port
+from tests.integration.discovery.fleet import PERIOD_S, Client, Role
+from tests.ports import free_port
 from tests.remote import Remote, RemoteError
 
 
@@ -98,7 +99,7 @@ def fleet(aeron_dir: Path, shm_base: Path, tmp_path: Path) -> Iterator[Fleet]:
 def test_two_drivers_and_their_registries_in_processes_of_their_own(
     fleet: Fleet, wait_until: Callable[..., Any]
 ) -> None:
-    port, answers = free_udp_port(), free_udp_port()
+    port, answers = free_port(), free_port()
     second = f"aeron:udp?endpoint=127.0.0.1:{port}"
     lab = fleet.driver("lab", 10_000, control=1000, service=4000)
     roof = fleet.driver("roof", 10_001, control=2000, service=4100)

@@ -77,7 +77,7 @@ def test_without_a_driver_an_external_open_says_so_in_time(place: Place) -> None
     began = time.monotonic()
     with pytest.raises(tp.MediaDriverUnavailable, match="no media driver is running in") as caught:
         tp.open(**place.options, media_driver="external", connect_timeout=0.5)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert str(place.aeron_dir) in str(caught.value)
     assert "start one" in str(caught.value)
     assert caught.value.aeron_dir == str(place.aeron_dir)

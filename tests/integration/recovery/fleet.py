@@ -55,6 +55,10 @@ class Times:
             """
 
 
+STEADY = Times(grace=20, announce=0.5)
+"""Where nothing may happen to those who are well: a busy machine holds them up for a while, too."""
+
+
 class Service:
     """`tensorpool driver run` in a process of its own; it answers by `service:driver`."""
 

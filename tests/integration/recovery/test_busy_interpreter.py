@@ -21,7 +21,7 @@ def test_programs_that_hold_the_interpreter_lose_neither_lease_nor_account(
 ) -> None:
     """Leases last less than that. An embedded driver is held up too: it reads what has arrived before it
     judges; the lease is longer there, for after two leases' time without a turn it would fall silent."""
-    times = Times(keepalive=0.2, grace=3 if driver == "service" else 6, announce=0.2)
+    times = Times(keepalive=0.2, grace=8 if driver == "service" else 9, announce=0.5)
     assert times.lease < HOLD_S
     fleet.configure(times)
     fleet.driver()

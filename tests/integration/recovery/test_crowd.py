@@ -7,7 +7,7 @@ import pytest
 from tests.remote import Remote, RemoteError
 
 from .crowd import Crowd
-from .fleet import ROUNDS, Fleet, Times
+from .fleet import ROUNDS, STEADY, Fleet, Times
 
 # What the descriptor stream holds before a reader that does not poll is put to rest.
 DESCRIPTORS_UNTIL_REST = 66_000
@@ -15,6 +15,7 @@ DESCRIPTORS_UNTIL_REST = 66_000
 
 @pytest.mark.requirement("driver-5-1", "driver-4.6-1", "driver-4.2-4")
 def test_of_two_producers_that_race_one_wins_and_the_other_is_told_why(fleet: Fleet) -> None:
+    fleet.configure(STEADY)
     fleet.driver()
     fleet.service()
     consumer, pair = fleet.consumer(), [fleet.worker(), fleet.worker()]
@@ -90,6 +91,7 @@ def test_a_hundred_consumers_of_one_stream_come_and_die(fleet: Fleet, processes:
 
 @pytest.mark.requirement("driver-4.4-1", "driver-4.4-2")
 def test_a_consumer_that_never_polls_keeps_its_lease_and_stalls_nobody(fleet: Fleet) -> None:
+    fleet.configure(STEADY)
     fleet.driver()
     fleet.service()
     awake, sleeper = fleet.consumer(), fleet.worker()

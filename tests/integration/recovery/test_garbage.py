@@ -6,7 +6,7 @@ import pytest
 
 from tests.remote import Remote
 
-from .fleet import ROUNDS, Fleet, Times
+from .fleet import ROUNDS, STEADY, Fleet, Times
 from .vandal import Vandal
 
 COUNT = 2000
@@ -20,7 +20,7 @@ def vandal(fleet: Fleet) -> Remote:
 
 @pytest.mark.requirement("driver-4.6-1", "driver-4.9-2", "driver-4.12-1")
 def test_garbage_costs_nobody_anything(fleet: Fleet) -> None:
-    fleet.configure(Times(keepalive=0.1, grace=20))
+    fleet.configure(STEADY)
     fleet.driver()
     service = fleet.service()
     consumer, producer, other = fleet.consumer(), fleet.streaming(), vandal(fleet)

@@ -37,6 +37,7 @@ def test_a_killed_producer_is_replaced_by_the_next(fleet: Fleet) -> None:
 
 @pytest.mark.requirement("driver-4.1-1", "driver-4.4-4", "driver-4.9-4")
 def test_a_killed_consumer_loses_its_lease_and_disturbs_nobody(fleet: Fleet) -> None:
+    fleet.configure(Times(grace=10, announce=0.5))
     fleet.driver()
     fleet.service()
     stays, spare, leaves = fleet.consumer(), fleet.process(), fleet.consumer()

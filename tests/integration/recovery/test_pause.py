@@ -39,7 +39,7 @@ def test_a_client_paused_for_less_than_the_grace_keeps_its_lease(fleet: Fleet) -
 
 @pytest.mark.requirement("driver-4.4-4", "driver-4.7-1", "driver-4.7-2", "driver-4.9-6")
 def test_a_consumer_paused_for_longer_than_the_grace_attaches_again(fleet: Fleet) -> None:
-    fleet.configure(Times(keepalive=0.1, grace=3))
+    fleet.configure(Times(grace=10, announce=0.3))
     fleet.driver()
     fleet.service()
     consumer, producer = fleet.consumer(), fleet.streaming()
@@ -63,7 +63,7 @@ def test_a_producer_paused_for_longer_than_the_grace_wakes_up_harmless_and_waits
 ) -> None:
     """Another one takes its place meanwhile. What the first writes on, before it has looked around, reaches
     nobody; when the second is gone it is the producer again, by itself."""
-    fleet.configure(Times(keepalive=0.1, grace=3))
+    fleet.configure(Times(grace=10, announce=0.3))
     fleet.driver()
     fleet.service()
     consumer, sleeper, other = fleet.consumer(), fleet.streaming(), fleet.worker()
@@ -92,7 +92,7 @@ def test_a_producer_paused_for_longer_than_the_grace_wakes_up_harmless_and_waits
 @pytest.mark.requirement("driver-4.4-1", "driver-4.4-3")
 def test_a_stalled_driver_reads_what_has_arrived_before_it_judges(fleet: Fleet) -> None:
     # Clients miss three announces before they give a driver up: here it is back long before that.
-    times = Times(keepalive=0.1, grace=5, announce=5.0)
+    times = Times(grace=10, announce=5.0)
     fleet.configure(times)
     fleet.driver()
     service = fleet.service()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.remote import Remote
 
-from .fleet import ROUNDS, Fleet
+from .fleet import ROUNDS, STEADY, Fleet
 
 Story = list[tuple[str, int | None]]
 
@@ -51,6 +51,7 @@ def assert_remapped(story: Story, before: int, after: int) -> None:
     "driver-6-1",
 )
 def test_a_revoked_producer_comes_back_under_a_further_epoch(fleet: Fleet) -> None:
+    fleet.configure(STEADY)
     fleet.driver()
     fleet.service()
     consumer, producer = fleet.consumer(), fleet.streaming()
@@ -76,6 +77,7 @@ def test_a_revoked_producer_comes_back_under_a_further_epoch(fleet: Fleet) -> No
 
 @pytest.mark.requirement("driver-4.7-1", "driver-4.9-4", "driver-4.9-5", "driver-4.9-6")
 def test_a_revoked_consumer_comes_back_to_the_same_epoch(fleet: Fleet) -> None:
+    fleet.configure(STEADY)
     fleet.driver()
     fleet.service()
     consumer, other, producer = fleet.consumer(), fleet.consumer(), fleet.streaming()
@@ -115,6 +117,7 @@ def test_a_stream_that_is_revoked_all_the_time_comes_back_each_time(fleet: Fleet
 
 @pytest.mark.requirement("driver-6-1", "driver-6-2", "driver-4.9-3", "driver-4.9-7")
 def test_a_changed_layout_and_every_detach_mean_a_new_epoch_for_the_consumers(fleet: Fleet) -> None:
+    fleet.configure(STEADY)
     fleet.driver()
     fleet.service()
     consumer, worker = fleet.consumer(), fleet.worker()
@@ -149,6 +152,7 @@ def test_a_rolling_restart_of_the_driver_is_survived_by_all(fleet: Fleet, driver
         # An embedding program ends without a close: its exit has to do.
         return fleet.service() if driver == "service" else fleet.worker(mode="embedded")
 
+    fleet.configure(STEADY)
     fleet.driver()
     running = begin()
     consumers, producer = [fleet.consumer(), fleet.consumer()], fleet.streaming()

@@ -17,9 +17,11 @@ class Oven(tp.Service, name="oven"):
 
     temperature = tp.Property(20.0, minimum=0.0, maximum=250.0)
     baked = tp.Property(0, writable=False)
+    begun = 0
 
     @tp.command
     def bake(self, seconds: float = 0.0) -> int:
+        self.begun += 1
         time.sleep(seconds)
         self.baked += 1
         return self.baked
@@ -43,6 +45,7 @@ class Kitchen:
         return {
             "temperature": service.temperature,
             "baked": service.baked,
+            "begun": service.begun,
             **{reading.name: reading.value for reading in self.running.agent.counters},
         }
 

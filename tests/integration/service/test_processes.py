@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -95,34 +95,45 @@ def _resident_bytes(pid: int) -> int:
     raise AssertionError("no RssAnon")
 
 
-def test_large_messages_for_others_are_never_put_together(driver: str) -> None:
+def test_large_messages_for_others_are_never_put_together(
+    driver: str, wait_until: Callable[..., Any]
+) -> None:
     with Remote(Kitchen, driver) as kitchen, Remote(Guest, driver) as guest, Remote(Crowd, driver) as crowd:
         kitchen.call("pid")
         crowd.call("flood_large", count=50, size=200_000)
         assert guest.call("many", count=3) == [1, 2, 3]
+        # What others sent may be read after what was sent later.
+        wait_until(lambda: kitchen.call("state")["foreign"] >= 50)
         state = kitchen.call("state")
         assert (state["foreign"], state["requests"]) == (50, 3)
 
 
 @pytest.mark.requirement("service-5-2")
-def test_garbage_is_counted_and_changes_nothing(driver: str) -> None:
+def test_garbage_is_counted_and_changes_nothing(driver: str, wait_until: Callable[..., Any]) -> None:
     with Remote(Kitchen, driver) as kitchen, Remote(Guest, driver) as guest, Remote(Crowd, driver) as crowd:
         kitchen.call("pid")
         sent = crowd.call("garbage")
         assert guest.call("get", name="temperature") == 20.0
+
+        def counted(state: dict[str, int]) -> int:
+            return state["malformed"] + state["unreadable"] + state["foreign"]
+
+        wait_until(lambda: counted(kitchen.call("state")) >= sent)
         state = kitchen.call("state")
-        assert state["malformed"] + state["unreadable"] + state["foreign"] == sent
+        assert counted(state) == sent
         assert state["malformed"] > 0
         assert state["unreadable"] > 0
 
 
-def test_a_service_killed_in_the_middle_of_a_command_is_told_apart_and_comes_back(driver: str) -> None:
+def test_a_service_killed_in_the_middle_of_a_command_is_told_apart_and_comes_back(
+    driver: str, wait_until: Callable[..., Any]
+) -> None:
     with Remote(Guest, driver) as guest:
         with Remote(Kitchen, driver) as kitchen:
             kitchen.call("pid")
             assert guest.call("call", name="bake") == 1
-            guest.tell("call", name="bake", seconds=600, timeout=3)
-            time.sleep(0.3)
+            guest.tell("call", name="bake", seconds=600, timeout=5)
+            wait_until(lambda: kitchen.call("state")["begun"] == 2)
             kitchen.kill()
             with pytest.raises(RemoteError) as error:
                 guest.answer()
@@ -141,8 +152,8 @@ def test_a_slow_service_is_told_apart_from_none(driver: str) -> None:
     with tp.open(aeron_dir=driver, media_driver="external") as ctx, Remote(Kitchen, driver) as kitchen:
         kitchen.call("pid")
         client = ctx.service("oven", timeout=20)
-        with pytest.raises(tp.ServiceTimeout, match=r"accepted bake\(\) and is not done within 0\.5 s"):
-            client.call("bake", seconds=4.0, timeout=0.5)
+        with pytest.raises(tp.ServiceTimeout, match=r"accepted bake\(\) and is not done within 2\.0 s"):
+            client.call("bake", seconds=5.0, timeout=2.0)
         with pytest.raises(tp.NoSuchService, match="nobody answers to service:fridge"):
             ctx.service("fridge").get("temperature", timeout=0.3)
 
@@ -150,7 +161,7 @@ def test_a_slow_service_is_told_apart_from_none(driver: str) -> None:
 @pytest.mark.requirement("service-6-1", "service-5-1")
 def test_everything_accepted_is_on_the_status_stream_and_nothing_else(driver: str) -> None:
     with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Oven()):
-        client, events = ctx.service("oven"), ctx.status_events(timeout=5.0)
+        client, events = ctx.service("oven"), ctx.status_events(timeout=60.0)
         first = _ask_until_heard(ctx, client, events)
         client.set("temperature", 30.0)
         with pytest.raises(tp.Rejected):
@@ -191,7 +202,7 @@ def test_watch_hears_changes_of_one_property(driver: str) -> None:
     with tp.open(aeron_dir=driver, media_driver="external") as ctx:
         running = ctx.serve(Oven())
         client = ctx.service("oven")
-        events = client.watch("temperature", timeout=10.0)
+        events = client.watch("temperature", timeout=60.0)
         oven = running.service
         assert isinstance(oven, Oven)
 

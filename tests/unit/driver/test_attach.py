@@ -307,6 +307,16 @@ def test_an_epoch_that_does_not_grow_is_never_handed_out(world: World) -> None:
     assert [path.name for path in world.directories[10_000]] == ["2"]
 
 
+def test_the_same_epoch_again_is_never_handed_out_either(world: World) -> None:
+    before = world.producer(10_000, 5)
+    world.detach(before, 5, Role.PRODUCER)
+    world.marks[10_000] = 1
+    asked = world.ask(10_000, 6)
+    world.work()
+    assert world.refusal(asked)[1] == "epoch 2 is not above 2; check the state directory"
+    assert world.announced == {}
+
+
 def test_reasons_are_ascii_and_not_without_end(world: World) -> None:
     world.refuse_files = Refusal(ResponseCode.INTERNAL_ERROR, "/srv/Käse" + "x" * 5000)
     asked = world.ask(10_000, 5)

@@ -62,3 +62,9 @@ def test_only_what_the_driver_could_not_do_is_a_warning(lines: list[tuple[int, s
     assert [text for level, text in lines if level > logging.INFO] == [
         "client 77 refused, INTERNAL_ERROR: why"
     ]
+
+
+def test_an_answer_that_is_given_again_is_no_new_decision(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log_decision(ShmDriverShutdown(timestamp_ns=0, reason=ShutdownReason.NORMAL), is_repeat=True)
+    assert not caplog.records

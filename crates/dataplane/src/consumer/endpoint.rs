@@ -16,7 +16,7 @@ use tensorpool_core::time::monotonic_ns;
 use super::wanting::Wanting;
 use super::{Consumer, Refused};
 use crate::aeron::{AeronError, Client};
-use crate::announces::with_parameter;
+use crate::channels::untethered;
 use crate::conductor::{Endpoint, Tick};
 use crate::events::{Event, Events};
 use crate::handle::Handle;
@@ -115,7 +115,6 @@ impl Consumer {
 
     /// `said_ns`: when the owner spoke of these regions.
     pub(super) fn refuse(&self, refused: Refused, said_ns: u64, tick: &Tick<'_>) {
-        self.counters.refused.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state.lock_first();
         // An owner that has just left is no fault, nor is a driver that has given the regions to a producer
         // under a further epoch. One that goes on announcing what is not there is.
@@ -147,6 +146,8 @@ impl Consumer {
                 self.has_refused.store(true, Ordering::Relaxed);
             }
         }
+        // Last: who sees the count (an acquiring load) is told of the refusal when it looks.
+        self.counters.refused.fetch_add(1, Ordering::Release);
     }
 
     pub(super) fn unmap(&self, tick: &Tick<'_>, why: &str) {
@@ -166,8 +167,8 @@ impl Endpoint for Consumer {
         let limited = self.wanting().is_limited();
         let mut state = self.state.lock_first();
         // A reader that stops polling must stall nobody: it is put to rest instead.
-        let channel = with_parameter(&config.descriptor_channel, "tether=false");
         if state.subscription.get().is_none() && state.fed.is_none() {
+            let channel = untethered(&config.descriptor_channel);
             state.subscription.advance(|| client.add_subscription(&channel, config.descriptor_stream_id))?;
             (state.departures, state.image) = (0, None);
         }

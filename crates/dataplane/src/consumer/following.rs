@@ -17,7 +17,7 @@ use tensorpool_core::spoken::{FrameProgress, ProgressState, Spoken};
 
 use super::{Consumer, Waited};
 use crate::aeron::{AeronError, Client, Subscription};
-use crate::announces::with_parameter;
+use crate::channels::untethered;
 use crate::handle::Handle;
 use crate::idle::{Idle, Strategy};
 use crate::reading::Reading;
@@ -60,8 +60,8 @@ impl Following {
     /// True once nothing is missing.
     pub(crate) fn advance(&mut self, client: &Client) -> Result<bool, AeronError> {
         let Some(lane) = &self.lane else { return Ok(true) };
-        let channel = with_parameter(&lane.channel, "tether=false");
-        self.subscription.advance(|| client.add_subscription(&channel, lane.stream_id as i32))?;
+        self.subscription
+            .advance(|| client.add_subscription(&untethered(&lane.channel), lane.stream_id as i32))?;
         Ok(self.subscription.get().is_some())
     }
 

@@ -8,7 +8,7 @@ use tensorpool_core::rate::RateGate;
 use tensorpool_core::wishes::Change;
 
 use crate::aeron::{Client, ExclusivePublication};
-use crate::announces::with_parameter;
+use crate::channels::with_parameter;
 use crate::handle::Handle;
 
 /// A lane carries one consumer's descriptors: small terms do, and a hundred of them cost little.
