@@ -77,7 +77,10 @@ class Tower:
         return time.monotonic()
 
     def whole_at(self, stream_id: int, epoch: int) -> tuple[float, float]:
-        """Since when it hears again, and when everybody was in the picture, in that epoch."""
+        """Since when it hears again, and when everybody was in the picture, in that epoch or a later one.
+
+        A reader may be back before its producer, which then gets another epoch.
+        """
         deadline, deaf = time.monotonic() + PATIENCE, 0.0
         while not self._is_whole(stream_id, epoch):
             assert time.monotonic() < deadline, self.agent.latest.stream(stream_id)
@@ -90,11 +93,11 @@ class Tower:
         return (
             stream is not None
             and stream.state in ("live", "quiet")
-            and stream.epoch == epoch
+            and stream.epoch >= epoch
             and stream.name == "camera"
             and stream.producer is not None
-            and stream.producer.epoch == epoch
-            and [one.epoch for one in stream.consumers] == [epoch]
+            and stream.producer.epoch == stream.epoch
+            and [one.epoch for one in stream.consumers] == [stream.epoch]
         )
 
     def close(self) -> None:
