@@ -6,13 +6,10 @@ Each run has a Spark of its own, in a child process: all sides are measured in i
 from __future__ import annotations
 
 import statistics
-import time
 from dataclasses import dataclass, field
-from functools import partial
 
-from .dataplane import Run, Settings, progress, undisturbed
-from .pair import MeasurementFailed
-from .spark_child import ask
+from . import spark_child
+from .dataplane import Run, Settings
 from .targets import Target
 
 _FRAMES, _QUICK_FRAMES = 3_200, 64
@@ -67,22 +64,10 @@ def words(found: PipelineRuns) -> str:
 
 
 def measure(settings: Settings) -> PipelineRuns:
-    found = PipelineRuns()
-    deadline = time.monotonic() + settings.patience_s
-    for number in range(min(settings.runs, 3)):
-        progress(f"run {number + 1}: a pipeline's ingest, and Spark's own")
-        try:
-            found.runs.append(undisturbed(partial(_run, settings.is_quick), deadline))
-        except MeasurementFailed as error:
-            found.failures.append(f"pipeline: {error}")
-    progress("")
-    return found
-
-
-def _run(is_quick: bool, directory: str) -> Run:
-    return ask(
+    runs, failures = spark_child.measure(
+        settings,
         "benchmarks.pipeline_process",
-        directory,
-        frames=_QUICK_FRAMES if is_quick else _FRAMES,
-        rounds=1 if is_quick else 3,
+        "a pipeline's ingest, and Spark's own",
+        frames=_QUICK_FRAMES if settings.is_quick else _FRAMES,
     )
+    return PipelineRuns(runs, failures)

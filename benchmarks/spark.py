@@ -6,13 +6,10 @@ Each run has a Spark of its own, in a child process: both sides of a ratio are m
 from __future__ import annotations
 
 import statistics
-import time
 from dataclasses import dataclass, field
-from functools import partial
 
-from .dataplane import Run, Settings, progress, undisturbed
-from .pair import MeasurementFailed
-from .spark_child import ask
+from . import spark_child
+from .dataplane import Run, Settings
 from .targets import Target
 
 FRAME_BYTES = 640 << 10
@@ -75,26 +72,14 @@ class SparkRuns:
 
 
 def measure(settings: Settings) -> SparkRuns:
-    found = SparkRuns()
-    deadline = time.monotonic() + settings.patience_s
-    for number in range(min(settings.runs, 3)):
-        progress(f"run {number + 1}: Spark over a recording and over Parquet")
-        try:
-            found.runs.append(undisturbed(partial(_run, settings.is_quick), deadline))
-        except MeasurementFailed as error:
-            found.failures.append(f"spark: {error}")
-    progress("")
-    return found
-
-
-def _run(is_quick: bool, directory: str) -> Run:
-    return ask(
+    runs, failures = spark_child.measure(
+        settings,
         "benchmarks.spark_process",
-        directory,
-        frames=_QUICK_FRAMES if is_quick else _FRAMES,
-        segments=QUICK_SEGMENTS if is_quick else SEGMENTS,
-        rounds=1 if is_quick else 3,
+        "Spark over a recording and over Parquet",
+        frames=_QUICK_FRAMES if settings.is_quick else _FRAMES,
+        segments=QUICK_SEGMENTS if settings.is_quick else SEGMENTS,
     )
+    return SparkRuns(runs, failures)
 
 
 # --- the report

@@ -14,8 +14,6 @@ from ..runtime.config import IdRange, SizeBytes, parse_size, setting, settings, 
 Direction = Literal["send", "receive"]
 Idle = Literal["backoff", "busy-spin", "yield", "sleep"]
 
-MTU_OVERHEAD: Final = 128
-"""What is left out of an MTU for all that is not payload."""
 MAX_CHUNK_BYTES: Final = 65_535
 MAX_PAYLOAD_BYTES: Final = 1 << 30
 _MIN_MTU, _MAX_MTU = 576, 65_504

@@ -33,8 +33,6 @@ WRITER_LOCK: Final = "_writer.lock"
 
 VERSION_KEY: Final = b"tensorpool.recording.version"
 MINOR_KEY: Final = b"tensorpool.recording.minor"
-STREAM_KEY: Final = b"tensorpool.recording.stream_id"
-EPOCH_KEY: Final = b"tensorpool.recording.epoch"
 CHECK_KEY: Final = b"tensorpool.check"
 
 _STREAM = re.compile(r"stream=(\d+)", re.ASCII)

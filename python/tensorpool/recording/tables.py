@@ -40,10 +40,6 @@ class TableWriter:
     def add(self, table: str, row: dict[str, Any]) -> None:
         self._waiting[table].append(row)
 
-    @property
-    def has_waiting(self) -> bool:
-        return any(self._waiting.values())
-
     def waits(self, table: str) -> bool:
         """Whether rows of that table are not written yet."""
         return bool(self._waiting.get(table))

@@ -21,7 +21,6 @@ from typing import Any, Final, Self, TextIO
 
 from ..clock import SYSTEM_CLOCK, Clock
 
-LEVELS: Final[tuple[str, ...]] = ("debug", "info", "warning", "error")
 _REPEAT_WINDOW_NS: Final = 10_000_000_000
 _MAX_KEYS: Final = 512
 _SAFE_INTEGER: Final = 1 << 53
