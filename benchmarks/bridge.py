@@ -266,7 +266,7 @@ def _filmed(
         turn += 1
         # The rest waits in its slots: whoever asks too often takes the cores from those who work.
         while producer.next_seq - _done(native, producer.stream_id) >= nslots // 2:
-            time.sleep(1e-4)
+            time.sleep(1e-3)
         with producer.claim(frame.shape, frame.dtype):
             pass
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from tensorpool import _native, sbe
 from tensorpool.discovery import DiscoveryClient, Route, make_filter
 
 from .driver_process import cpu_ns, media_driver_dir, resident_bytes
+from .plan_text import PlanText
 from .role import obey_the_parent, say
 
 PERIOD_NS = 1_000_000_000
@@ -33,7 +34,7 @@ clock = time.monotonic_ns
 
 
 @dataclass(frozen=True, slots=True)
-class FleetPlan:
+class FleetPlan(PlanText):
     directory: str
     registry_pid: int
     drivers: int
@@ -41,13 +42,6 @@ class FleetPlan:
     """Of all drivers together."""
     questions: int
     steady_s: float
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls(**json.loads(text))
 
 
 def name_of(number: int) -> str:

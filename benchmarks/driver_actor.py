@@ -11,14 +11,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 import tensorpool as tp
 
 from .driver_process import media_driver_dir
+from .plan_text import PlanText
 from .role import obey_the_parent, say
 
 STREAM_ID = 20_000
@@ -34,17 +35,10 @@ clock = time.monotonic_ns
 
 
 @dataclass(frozen=True, slots=True)
-class ActorPlan:
+class ActorPlan(PlanText):
     directory: str
     pace_hz: int | None
     """None: as fast as it goes."""
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls(**json.loads(text))
 
 
 class Parent:

@@ -12,8 +12,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ import tensorpool as tp
 from tensorpool import _native, sbe
 
 from .driver_process import cpu_ns, descriptors, media_driver_dir, resident_bytes
+from .plan_text import PlanText
 from .role import obey_the_parent, say
 
 FIRST_STREAM = 20_000
@@ -42,7 +43,7 @@ clock = time.monotonic_ns
 
 
 @dataclass(frozen=True, slots=True)
-class CrowdPlan:
+class CrowdPlan(PlanText):
     """So many streams, each with a producer and so many consumers."""
 
     directory: str
@@ -53,13 +54,6 @@ class CrowdPlan:
     """All ask at once, and nothing else is measured. Else each asks when the one before has its answer."""
     settle_s: float
     steady_s: float
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls(**json.loads(text))
 
 
 def requests(plan: CrowdPlan) -> list[sbe.ShmAttachRequest]:

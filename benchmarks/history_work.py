@@ -14,10 +14,10 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ import tensorpool as tp
 from tensorpool import recording
 from tensorpool.recording import manifest, manifest_writer
 
+from .plan_text import PlanText
 from .role import obey_the_parent, say
 
 STREAM_ID = 10000
@@ -36,21 +37,13 @@ _SPACED_HZ = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(PlanText):
     directory: str
     disk: str
     frames: int
     rounds: int
     spaced_s: float
     segments: tuple[int, ...]
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        found = json.loads(text)
-        return cls(**{**found, "segments": tuple(found["segments"])})
 
 
 def make(root: Path, frames: int, size_bytes: int, every_ns: int) -> None:

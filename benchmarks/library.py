@@ -7,14 +7,15 @@ are the time of the frame, or its number at full speed: equal ones prove the fra
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol
 
 import numpy as np
+
+from .plan_text import PlanText
 
 WORD_BYTES = 8
 
@@ -28,7 +29,7 @@ LIBRARIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(PlanText):
     """One measurement: a producer and a consumer of one library, frames of one size."""
 
     library: str
@@ -45,13 +46,6 @@ class Plan:
     def duration_s(self) -> float:
         """Both phases with their warm-ups, and the bare copy after them."""
         return 3 * self.warmup_s + self.latency_s + 2 * self.rate_s
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls(**json.loads(text))
 
 
 class Source:

@@ -10,14 +10,14 @@ import json
 import select
 import sys
 import time
-from dataclasses import asdict, dataclass
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 
 import tensorpool as tp
 
 from .driver_process import media_driver_dir
+from .plan_text import PlanText
 from .role import obey_the_parent, say
 
 STREAM_ID = 20_000
@@ -27,16 +27,9 @@ _LOOK_NS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class CameraPlan:
+class CameraPlan(PlanText):
     directory: str
     pace_hz: float
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls(**json.loads(text))
 
 
 def main() -> None:

@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 import tensorpool as tp
 
+from .plan_text import PlanText
 from .role import obey_the_parent, say
 
 STREAM_ID, ASKED_STREAM_ID = 10_000, 10_001
@@ -33,18 +34,11 @@ clock = time.perf_counter_ns
 
 
 @dataclass(frozen=True, slots=True)
-class WishesPlan:
+class WishesPlan(PlanText):
     directory: str
     counts: tuple[int, ...]
     """How many consumers have a stream of their own, step by step."""
     rounds: int
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls(**json.loads(text))
 
 
 def media_driver_dir(directory: str) -> str:

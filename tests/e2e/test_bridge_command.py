@@ -63,7 +63,7 @@ def machines(
     ports = [free_port() for _ in range(3)]
     names = {f"10.0.0.2:4010{n}": f"127.0.0.1:{port}" for n, port in enumerate(ports)}
     config = tmp_path / "bridge.toml"
-    config.write_text(substituted(text, names).replace("dynamic_first = 20000", "dynamic_first = 10000"))
+    config.write_text(substituted(text, names))
     made = []
     for name in ("a", "b"):
         base, state = shm_base / name, tmp_path / f"state-{name}"
@@ -108,7 +108,7 @@ def test_the_page_brings_a_stream_from_one_host_to_the_other(
         stack.enter_context(there.runs("bridge", "--direction", "receive"))
         stack.enter_context(here.runs("bridge"))
         producer = stack.enter_context(
-            stack.enter_context(here.open()).producer(10_000, pools=["64KiB"], nslots=8)
+            stack.enter_context(here.open()).producer(20_000, pools=["64KiB"], nslots=8)
         )
         consumer = stack.enter_context(stack.enter_context(there.open()).consumer(50_000))
         exchange(producer, consumer, 20, wait_until)
@@ -161,7 +161,7 @@ def test_whoever_is_killed_comes_back_and_frames_flow_again(
             processes[name] = one.enter_context(machine.runs(*words))
             first = one
         producer = stack.enter_context(
-            stack.enter_context(here.open()).producer(10_000, pools=["64KiB"], nslots=8)
+            stack.enter_context(here.open()).producer(20_000, pools=["64KiB"], nslots=8)
         )
         consumer = stack.enter_context(stack.enter_context(there.open()).consumer(50_000))
         before = exchange(producer, consumer, 5, wait_until)
@@ -194,3 +194,28 @@ def test_no_bridge_is_said_with_what_to_do(machines: tuple[Machine, Machine]):
         done = here.line.run("bridge", "status", "--timeout", "1")
     assert done.returncode == 1
     assert "tensorpool bridge --config FILE" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("direction", "config", "words"),
+    [
+        ("send", ("source_stream_id = 20000", "source_stream_id = 10000"), "stream 10000 cannot be read: "),
+        ("receive", ("127.0.0.1", "192.0.2.1"), "is the address one of this host"),
+    ],
+)
+def test_an_end_that_waits_for_what_cannot_come_says_why(
+    machines: tuple[Machine, Machine], direction: str, config: tuple[str, str], words: str
+):
+    """A number that the driver does not give out, and an address of another host."""
+    here, _ = machines
+    here.config.write_text(here.config.read_text().replace(*config))
+    with here.runs("driver"):
+        process = here.line.start(
+            "bridge", "--config", str(here.config), "--direction", direction, stderr=subprocess.PIPE
+        )
+        with running(process):
+            assert process.stderr is not None
+            told = next((line for line in process.stderr if "still waiting" in line), "")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) == 0
+    assert words in told

@@ -65,7 +65,7 @@ def test_loss_costs_whole_frames_and_every_one_is_accounted_for(
         stack.enter_context(there.runs("bridge", "--direction", "receive"))
         stack.enter_context(here.runs("bridge"))
         producer = stack.enter_context(
-            stack.enter_context(here.open()).producer(10_000, pools=["64KiB"], nslots=64)
+            stack.enter_context(here.open()).producer(20_000, pools=["64KiB"], nslots=64)
         )
         consumer = stack.enter_context(stack.enter_context(there.open()).consumer(50_000))
         seen = send_all(producer, consumer, wait_until)

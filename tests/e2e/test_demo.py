@@ -20,6 +20,8 @@ import pytest
 DEMO = [sys.executable, "-m", "tensorpool", "demo"]
 PATIENCE_S = 200
 
+pytestmark = pytest.mark.timeout(PATIENCE_S + 60)
+
 
 def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,8 +74,9 @@ def test_a_lineage_is_shown_as_on_the_page(programs: list[Path], environment: di
     (console,) = blocks(PAGE, "console")
     ((command, expected),) = steps(console)
     with running(programs[TRACES], environment):
-        # The media driver may still be starting.
-        for _ in range(20):
+        # The media driver may still be starting: where there is none yet, the command ends at once.
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
             answer = sh(f"{command} --timeout 20", environment)
             if "no media driver" not in answer:
                 break

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,15 +82,16 @@ def filming(place: Path, environment: dict[str, str]) -> Iterator[None]:
 def test_record_look_and_play_back(place: Path, environment: dict[str, str]) -> None:
     consoles, answers = blocks(PAGE, "console"), blocks(PAGE, "text")
     with filming(place, environment):
-        for _ in range(20):
-            # The camera's media driver may still be starting.
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            # The camera may still be starting: without a media driver the command ends at once.
             done = subprocess.run(
                 ["tensorpool", "stream", "ls", "--timeout", "10"],
                 env=environment,
                 capture_output=True,
                 check=False,
             )
-            if b"10000" in done.stdout:
+            if b"20000" in done.stdout:
                 break
         follow(consoles[RECORD], place, environment)
         follow(consoles[VERIFY], place, environment)
@@ -123,9 +125,9 @@ def make(root: Path) -> None:
     said = Description(name="camera-1", metadata={"serial": "A1", "exposure_ms": 4.0})
     said.bump(1)
     with recording.RecordingWriter(root, background=False) as writer:
-        describe(writer, 10000, 7, said)
+        describe(writer, 20000, 7, said)
         for seq in range(200):
             writer.append(
-                np.full((64, 64), seq, np.uint16), stream_id=10000, epoch=7, seq=seq,
+                np.full((64, 64), seq, np.uint16), stream_id=20000, epoch=7, seq=seq,
                 meta_version=said.version, receive_time_ns=START_NS + seq * 10 * MS,
             )  # fmt: skip

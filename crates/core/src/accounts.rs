@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::assembly::{Ignored, Loss, Step, Tally};
+use crate::assembly::{Loss, Step, Tally};
 
 /// Sessions that are remembered, and that a sender's account names; that which was quiet for longest goes first.
 pub const MAX_SESSIONS: usize = 16;
@@ -64,14 +64,12 @@ enum Fate {
 }
 
 impl Fate {
-    fn of(step: Step, is_first: bool) -> Option<Self> {
+    fn of(step: Step) -> Option<Self> {
         match step {
             Step::Delivered => Some(Self::Delivered),
             Step::Lost(why) => (!why.is_incomplete()).then_some(Self::Lost(why)),
-            Step::Ignored(Ignored::Unannounced | Ignored::OldEpoch | Ignored::UnknownEpoch) => {
-                is_first.then_some(Self::TurnedAway)
-            }
-            Step::Ignored(_) | Step::Taken => None,
+            Step::TurnedAway => Some(Self::TurnedAway),
+            Step::Ignored(_) | Step::Refused(_) | Step::Taken => None,
         }
     }
 }
@@ -140,14 +138,14 @@ impl Accounts {
         self.all.push(account);
     }
 
-    /// What became of a chunk that ended at `position` of the present session. `is_first`: of its frame.
+    /// What became of a chunk that ended at `position` of the present session.
     #[inline]
-    pub fn note(&mut self, step: Step, is_first: bool, position: impl FnOnce() -> i64) {
+    pub fn note(&mut self, step: Step, position: impl FnOnce() -> i64) {
         if step == Step::Taken {
             return;
         }
         let Some(notes) = self.all.last_mut().and_then(|a| a.notes.as_mut()) else { return };
-        let Some(fate) = Fate::of(step, is_first) else { return };
+        let Some(fate) = Fate::of(step) else { return };
         if notes.all.len() == MAX_NOTED {
             notes.from = notes.all.pop_front().map(|(at, _)| at);
         }

@@ -6,21 +6,19 @@
 //! Descriptors only ever move forward, so once a frame is out, those before it are over. Aeron delivers a
 //! session in order: whatever such a frame still lacks was lost.
 
-use std::collections::VecDeque;
-
 use crate::chunk::Chunk;
 use crate::layout::HEADER_SLOT_BYTES;
 
+mod dropped;
 mod reasons;
 mod spans;
 
+use dropped::DroppedFrames;
 pub use reasons::{Ignored, Loss};
 use spans::Spans;
 
 /// Frames of one mapping that are put together at a time. A sender sends one after the other.
 pub const MAX_LIVE: usize = 8;
-/// Sequences of which it is remembered that they were dropped: their other chunks are on the way.
-const MAX_DEAD: usize = 64;
 
 /// Where the bytes of frames go.
 pub trait Store {
@@ -51,8 +49,12 @@ pub trait Store {
 pub enum Step {
     Taken,
     Ignored(Ignored),
-    /// The chunk's frame was dropped with it.
+    /// The chunk's frame was dropped with it; that is counted when its last one comes.
+    Refused(Loss),
+    /// The chunk's frame is counted as lost with it.
     Lost(Loss),
+    /// It was the last of a frame that is counted as turned away.
+    TurnedAway,
     /// It was the last one: the frame is out.
     Delivered,
 }
@@ -84,6 +86,12 @@ struct Assembly<P> {
     place: P,
 }
 
+impl<P> Assembly<P> {
+    fn has_last(&self) -> bool {
+        self.pieces.all.last().is_some_and(|piece| piece.offset != NOT_YET.offset)
+    }
+}
+
 /// Counted since the beginning; a frame is in one of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -92,7 +100,7 @@ pub struct Tally {
     pub chunks: u64,
     pub lost: [u64; Loss::COUNT],
     pub ignored: [u64; Ignored::COUNT],
-    /// Frames whose first chunk came before its epoch was announced, or after it was over.
+    /// Frames whose first chunk came before its epoch was announced, or whose last one came after it was over.
     pub turned_away: u64,
     /// Sequences from the first to the last of each epoch.
     pub span: u64,
@@ -113,7 +121,11 @@ pub struct Table<P> {
     timeout_ns: u64,
     live: Vec<Assembly<P>>,
     spare: Vec<Pieces>,
-    dead: VecDeque<u64>,
+    dropped: DroppedFrames,
+    /// Epoch and sequence of the latest frame that was turned away, and whose last chunk has not come.
+    away: Option<(u64, u64)>,
+    /// Of the frames in here.
+    epoch: u64,
     /// Sequences below it are over.
     floor: u64,
     seen: Option<(u64, u64)>,
@@ -126,7 +138,9 @@ impl<P> Table<P> {
             timeout_ns,
             live: Vec::with_capacity(MAX_LIVE),
             spare: Vec::with_capacity(MAX_LIVE + 1),
-            dead: VecDeque::with_capacity(MAX_DEAD),
+            dropped: DroppedFrames::new(),
+            away: None,
+            epoch: 0,
             floor: 0,
             seen: None,
             tally: Tally::default(),
@@ -138,7 +152,7 @@ impl<P> Table<P> {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.live.is_empty()
+        self.live.is_empty() && !self.dropped.owes()
     }
 
     /// The first and the last sequence of the epoch so far.
@@ -148,9 +162,24 @@ impl<P> Table<P> {
 
     /// A new epoch: what is in flight is over, and sequences begin anew.
     pub fn restart(&mut self) {
+        self.turn_latest_away();
         self.abandon(Loss::Epoch);
+        let given_up = self.dropped.give_up(|_, _| true);
+        self.count(Loss::Epoch, given_up);
         (self.floor, self.seen) = (0, None);
-        self.dead.clear();
+        self.dropped.clear();
+    }
+
+    /// An announce overtakes what is on the way: the frame that its sender is at may still come to its end.
+    fn turn_latest_away(&mut self) {
+        let live = self.live.iter().filter(|a| !a.has_last()).map(|a| a.seq).max();
+        let Some(seq) = live.max(self.dropped.latest_owed()) else { return };
+        self.away = Some((self.epoch, seq));
+        if let Some(at) = self.live.iter().position(|a| a.seq == seq) {
+            self.spare.push(self.live.swap_remove(at).pieces);
+        } else {
+            self.dropped.take_owed(seq);
+        }
     }
 
     /// Drops all that is in flight.
@@ -162,35 +191,60 @@ impl<P> Table<P> {
 
     /// Drops what has waited for too long.
     pub fn on_tick(&mut self, now_ns: u64) {
-        while let Some(at) =
-            self.live.iter().position(|a| now_ns.saturating_sub(a.begun_ns) > self.timeout_ns)
-        {
+        let timeout_ns = self.timeout_ns;
+        let is_over = |begun_ns: u64| now_ns.saturating_sub(begun_ns) > timeout_ns;
+        while let Some(at) = self.live.iter().position(|a| is_over(a.begun_ns)) {
             let one = self.live.swap_remove(at);
             self.bury(one, Loss::Timeout);
         }
+        let given_up = self.dropped.give_up(|_, begun_ns| is_over(begun_ns));
+        self.count(Loss::Timeout, given_up);
     }
 
-    /// A chunk was not even looked at; of its frame, the first one counts.
+    /// A chunk is not used. If its frame is turned away for that, it counts with its last one.
     pub fn ignore(&mut self, chunk: &Chunk<'_>, why: Ignored) -> Step {
         self.tally.ignored[why as usize] += 1;
         let is_boundary = matches!(why, Ignored::Unannounced | Ignored::OldEpoch | Ignored::UnknownEpoch);
         if is_boundary && chunk.index == 0 {
+            self.away = Some((chunk.epoch, chunk.seq));
+        }
+        if chunk.is_last() && self.away.take_if(|away| *away == (chunk.epoch, chunk.seq)).is_some() {
             self.tally.turned_away += 1;
+            return Step::TurnedAway;
         }
         Step::Ignored(why)
     }
 
+    /// A chunk of a frame that was dropped.
+    fn ignore_dropped(&mut self, chunk: &Chunk<'_>) -> Step {
+        let step = self.ignore(chunk, Ignored::OfDropped);
+        if !chunk.is_last() {
+            return step;
+        }
+        let Some(why) = self.dropped.take_owed(chunk.seq) else { return step };
+        self.count(why, 1);
+        Step::Lost(why)
+    }
+
+    fn count(&mut self, why: Loss, n: u64) {
+        self.tally.lost[why as usize] += n;
+    }
+
     fn bury(&mut self, one: Assembly<P>, why: Loss) {
-        self.note_dead(one.seq, why);
+        self.note_dropped(one.seq, why, one.has_last(), one.begun_ns);
         self.spare.push(one.pieces);
     }
 
-    fn note_dead(&mut self, seq: u64, why: Loss) {
-        self.tally.lost[why as usize] += 1;
-        if self.dead.len() == MAX_DEAD {
-            self.dead.pop_front();
+    /// `has_last`: its last chunk has come.
+    fn note_dropped(&mut self, seq: u64, why: Loss, has_last: bool, begun_ns: u64) -> Step {
+        let is_counted = has_last || why.is_incomplete();
+        let given_up = self.dropped.note(seq, (!is_counted).then_some((why, begun_ns)));
+        self.count(Loss::Superseded, given_up);
+        if !is_counted {
+            return Step::Refused(why);
         }
-        self.dead.push_back(seq);
+        self.count(why, 1);
+        Step::Lost(why)
     }
 
     fn see(&mut self, seq: u64) {
@@ -214,8 +268,9 @@ impl<P> Table<P> {
             Ok(step) => step,
             Err(why) => {
                 let one = self.live.swap_remove(at);
-                self.bury(one, why);
-                Step::Lost(why)
+                let has_last = chunk.is_last() || one.has_last();
+                self.spare.push(one.pieces);
+                self.note_dropped(one.seq, why, has_last, one.begun_ns)
             }
         }
     }
@@ -230,10 +285,18 @@ impl<P> Table<P> {
         if seq < self.floor {
             return Err(self.ignore(chunk, Ignored::Late));
         }
-        if self.dead.contains(&seq) {
-            return Err(self.ignore(chunk, Ignored::OfDropped));
+        if self.dropped.contains(seq) {
+            return Err(self.ignore_dropped(chunk));
+        }
+        if self.away == Some((chunk.epoch, seq)) {
+            if chunk.index != 0 {
+                return Err(self.ignore(chunk, Ignored::OfDropped));
+            }
+            // A sender that was started anew sends it once more.
+            self.away = None;
         }
         self.see(seq);
+        self.epoch = chunk.epoch;
         // One assembly a slot, and not too many in all: the older one makes room.
         let nslots = u64::from(store.nslots().max(1));
         let rival = self.live.iter().position(|a| a.seq % nslots == seq % nslots).or_else(|| {
@@ -247,10 +310,9 @@ impl<P> Table<P> {
             let one = self.live.swap_remove(at);
             self.bury(one, Loss::Superseded);
         }
-        let place = store.open(seq, chunk.payload_length).map_err(|why| {
-            self.note_dead(seq, why);
-            Step::Lost(why)
-        })?;
+        let place = store
+            .open(seq, chunk.payload_length)
+            .map_err(|why| self.note_dropped(seq, why, chunk.is_last(), now_ns))?;
         let mut pieces = self.spare.pop().unwrap_or_default();
         pieces.all.clear();
         pieces.all.resize(chunk.count as usize, NOT_YET);
@@ -320,9 +382,10 @@ impl<P> Table<P> {
             self.bury(older, Loss::Superseded);
         }
         if let Err(why) = store.commit(one.place, seq, one.trace_id) {
-            self.note_dead(seq, why);
-            return Step::Lost(why);
+            return self.note_dropped(seq, why, true, one.begun_ns);
         }
+        let given_up = self.dropped.give_up(|dropped, _| dropped < seq);
+        self.count(Loss::Superseded, given_up);
         self.floor = seq + 1;
         self.tally.delivered += 1;
         self.tally.bytes += u64::from(payload_length);

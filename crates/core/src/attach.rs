@@ -8,6 +8,10 @@
 use crate::driver_messages::{AttachRequest, AttachResponse, LeaseName, LeaseRevoked, Revision, Role};
 use crate::layout::{HEADER_SLOT_BYTES, LAYOUT_VERSION, NULL_U32, NULL_U64, RESPONSE_CODE_OK};
 
+mod outcomes;
+
+pub use outcomes::{Answer, Lost, Refusal, Revocation};
+
 /// Missed announces after which the driver counts as lost.
 const MISSED_ANNOUNCES: u64 = 3;
 /// How many keepalives fit into the time that a lease is given for.
@@ -59,54 +63,6 @@ enum Phase {
     Waiting { ask_at_ns: u64 },
     Asked(Asked),
     Held(Held),
-}
-
-/// Why there is no lease: what the driver said, or that it said nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    Code(i32, String),
-    /// An OK that cannot be used.
-    Protocol(String),
-    /// The lease was granted, and its regions cannot be used here.
-    Regions(String),
-    NoAnswer,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Not for us, or no longer.
-    Ignored,
-    Granted,
-    Refused,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Revocation {
-    NotOurs,
-    /// Our lease is over.
-    Ours,
-    /// The producer of the stream that we consume is gone; a later epoch will be announced.
-    ProducerGone,
-}
-
-/// How a lease was lost without a word from the driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
-    NoAnnounce,
-    KeepaliveNotSent,
-    LaterEpoch,
-    MediaDriver,
-}
-
-impl Lost {
-    pub const fn why(self) -> &'static str {
-        match self {
-            Self::NoAnnounce => "the driver gives no sign of life",
-            Self::KeepaliveNotSent => "keepalives cannot be sent",
-            Self::LaterEpoch => "the driver announces a later epoch",
-            Self::MediaDriver => "the media driver is gone",
-        }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -210,7 +166,7 @@ impl Attachment {
                     let taken = send(&asked.request.encode(self.terms.revision));
                     if taken {
                         asked.next_send_ns = now_ns + asked.repeat_ns.min(self.terms.retry_ns);
-                        asked.repeat_ns *= 2;
+                        asked.repeat_ns = asked.repeat_ns.saturating_mul(2);
                     }
                 }
                 None
@@ -282,27 +238,21 @@ impl Attachment {
             self.refuse(Refusal::Code(response.code, response.error_message.clone()), now_ns);
             return Answer::Refused;
         }
-        if let Some(fault) = self.fault(response) {
-            if response.lease_id != NULL_U64 {
-                // What cannot be used is given back.
-                let name = LeaseName {
-                    lease_id: response.lease_id,
-                    stream_id: request.stream_id,
-                    client_id: request.client_id,
-                    role: request.role,
-                };
-                let correlation_id = request.correlation_id.wrapping_add(1);
-                self.farewells.push(name.encode_detach(correlation_id));
-            }
-            self.refuse(Refusal::Protocol(fault), now_ns);
-            return Answer::Refused;
-        }
         let name = LeaseName {
             lease_id: response.lease_id,
             stream_id: request.stream_id,
             client_id: request.client_id,
             role: request.role,
         };
+        if let Some(fault) = self.fault(response) {
+            if response.lease_id != NULL_U64 {
+                // What cannot be used is given back.
+                let correlation_id = request.correlation_id.wrapping_add(1);
+                self.farewells.push(name.encode_detach(correlation_id));
+            }
+            self.refuse(Refusal::Protocol(fault), now_ns);
+            return Answer::Refused;
+        }
         let lease_ns = match response.lease_expiry_ns {
             NULL_U64 => u64::MAX,
             expiry => expiry.saturating_sub(now_ns),

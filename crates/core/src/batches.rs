@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use crate::checksum;
+
 /// A mark, and the size of the metadata that follow.
 pub const PREFIX_BYTES: usize = 8;
 const CONTINUATION: [u8; 4] = [0xff; 4];
@@ -150,10 +152,10 @@ impl<'a> Message<'a> {
         let Some(covered) = usize::try_from(covered).ok().and_then(|size| self.body.get(..size)) else {
             return false;
         };
-        let found = crc32c::crc32c(&self.metadata[..shape.check_at]);
-        let found = crc32c::crc32c_append(found, &ZEROS);
-        let found = crc32c::crc32c_append(found, &self.metadata[shape.check_at + DIGITS..]);
-        u64::from(crc32c::crc32c_append(found, covered)) == crc
+        let found = checksum::crc32c(&self.metadata[..shape.check_at]);
+        let found = checksum::crc32c_append(found, &ZEROS);
+        let found = checksum::crc32c_append(found, &self.metadata[shape.check_at + DIGITS..]);
+        u64::from(checksum::crc32c_append(found, covered)) == crc
     }
 
     fn says_the_same(&self, other: &Self, shape: &Shape) -> bool {

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::checksum;
 use crate::data_source::{BlobAnnounce, BlobChunk, BlobComplete};
 
 /// The largest blob; a longer one is refused when it is announced.
@@ -161,7 +162,7 @@ impl Blobs {
             return;
         }
         one.bytes.extend_from_slice(chunk.bytes);
-        one.crc = ::crc32c::crc32c_append(one.crc, chunk.bytes);
+        one.crc = checksum::crc32c_append(one.crc, chunk.bytes);
     }
 
     pub fn on_complete(&mut self, speaker: i32, complete: BlobComplete) {

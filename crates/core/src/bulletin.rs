@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use crate::checksum;
 use crate::data_source::{BlobAnnounce, BlobChunk, BlobComplete, CHUNK_MAX};
 use crate::layout::*;
 
@@ -109,7 +110,7 @@ impl Board {
             meta_version: version,
             blob_type,
             total_len: bytes.len() as u64,
-            checksum: u64::from(::crc32c::crc32c(&bytes)),
+            checksum: u64::from(checksum::crc32c(&bytes)),
         };
         self.blobs.push(Posted { announce, bytes });
         self.queue.push_back(blob_type);

@@ -3,6 +3,7 @@
 //! Decoding keeps nothing and allocates nothing: a chunk borrows the bytes it came in, and every length is
 //! held against those bytes before it is believed.
 
+use crate::checksum;
 use crate::layout::*;
 use crate::seqlock::MAX_SEQ;
 
@@ -162,7 +163,7 @@ fn take_data<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Fault> {
 
 /// The checksum of a chunk: over the header and the payload where there is a header, else the payload.
 pub fn checksum(header: Option<&[u8; HEADER_SLOT_BYTES]>, payload: &[u8]) -> u32 {
-    ::crc32c::crc32c_append(header.map_or(0, |h| ::crc32c::crc32c(h)), payload)
+    checksum::crc32c_append(header.map_or(0, |h| checksum::crc32c(h)), payload)
 }
 
 impl<'a> Chunk<'a> {
@@ -252,6 +253,12 @@ impl<'a> Chunk<'a> {
             header,
             payload,
         })
+    }
+
+    /// Of its frame: whoever sent it has sent them all.
+    #[inline]
+    pub fn is_last(&self) -> bool {
+        self.index + 1 == self.count
     }
 }
 
@@ -361,8 +368,8 @@ pub fn seal(bytes: &mut [u8]) {
     let included = bytes[MESSAGE_HEADER_LENGTH + BRIDGE_FRAME_CHUNK_R2_HEADER_INCLUDED] == BOOL_TRUE;
     let (head, rest) = bytes.split_at_mut(block);
     let header = if included { HEADER_SLOT_BYTES } else { 0 };
-    let crc = ::crc32c::crc32c(&rest[LENGTH..LENGTH + header]);
-    let crc = ::crc32c::crc32c_append(crc, &rest[LENGTH + header + LENGTH..]);
+    let crc = checksum::crc32c(&rest[LENGTH..LENGTH + header]);
+    let crc = checksum::crc32c_append(crc, &rest[LENGTH + header + LENGTH..]);
     put_u32(head, MESSAGE_HEADER_LENGTH + BRIDGE_FRAME_CHUNK_R2_PAYLOAD_CRC32C, crc);
 }
 

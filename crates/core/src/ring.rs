@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::announce::{AnnouncedPool, PoolAnnounce};
+use crate::checksum;
 use crate::contain::AllowedBases;
 use crate::copy;
 use crate::drops::Drop;
@@ -161,10 +162,6 @@ impl Mapping {
     #[inline]
     pub fn smallest_pool(&self, len: u64) -> Option<u16> {
         self.pools.iter().position(|p| u64::from(p.stride_bytes) >= len).map(|i| i as u16)
-    }
-
-    pub fn largest_stride(&self) -> u32 {
-        self.pools.last().map_or(0, |p| p.stride_bytes)
     }
 
     pub fn pool_id(&self, pool: u16) -> u16 {
@@ -344,7 +341,7 @@ impl Mapping {
                 copy::from_shared(dst.add(at), src.add(at), block);
                 std::slice::from_raw_parts(dst.add(at), block)
             };
-            sum = crc32c::crc32c_append(sum, copied);
+            sum = checksum::crc32c_append(sum, copied);
         }
         self.still_holds(frame.seq).then_some(sum)
     }

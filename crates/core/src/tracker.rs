@@ -5,9 +5,6 @@
 
 use crate::drops::Drop;
 
-/// How far behind a consumer may fall before it skips to the newest frame (wire §15.4).
-pub const DEFAULT_MAX_OUTSTANDING_SEQ_GAP: u64 = 256;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// In order. The sequences jumped over (0 for none) are lost for the reason given.

@@ -25,7 +25,6 @@ pub struct Events {
 #[derive(Debug, Default)]
 struct Queue {
     events: VecDeque<Event>,
-    lost: u64,
     closed: bool,
 }
 
@@ -34,7 +33,6 @@ impl Events {
         if let Ok(mut queue) = self.queue.lock() {
             if queue.events.len() == CAPACITY {
                 queue.events.pop_front();
-                queue.lost += 1;
             }
             queue.events.push_back(event);
         }

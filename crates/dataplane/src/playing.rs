@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use tensorpool_core::checksum;
 use tensorpool_core::copy;
 use tensorpool_core::tensor::TensorSpec;
 use tensorpool_core::time::monotonic_ns;
@@ -64,7 +65,7 @@ impl Table {
     pub fn damaged(&self, bytes: &[u8]) -> Vec<u32> {
         let is_damaged = |row: &Row| {
             let end = row.at.saturating_add(row.len as usize);
-            bytes.get(row.at..end).is_none_or(|payload| ::crc32c::crc32c(payload) != row.crc32c)
+            bytes.get(row.at..end).is_none_or(|payload| checksum::crc32c(payload) != row.crc32c)
         };
         let rows = self.rows.iter().zip(0..);
         rows.filter(|((row, _), _)| is_damaged(row)).map(|(_, number)| number).collect()
@@ -234,7 +235,7 @@ mod tests {
     #[test]
     fn a_payload_that_changed_or_ends_elsewhere_is_damaged() {
         let bytes = b"0123456789";
-        let crc = ::crc32c::crc32c(&bytes[2..6]);
+        let crc = checksum::crc32c(&bytes[2..6]);
         let mut table = Table::with_capacity(3);
         assert!(table.is_empty());
         assert_eq!(table.extent(), 0..0);

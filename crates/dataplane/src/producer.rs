@@ -5,17 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tensorpool_core::announce::PoolAnnounce;
 use tensorpool_core::attach::Terms;
-use tensorpool_core::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDescriptor};
 use tensorpool_core::order::Order;
 use tensorpool_core::progress::{Filled, Floors};
 use tensorpool_core::region_lock::RegionLock;
 use tensorpool_core::ring::Mapping;
-use tensorpool_core::slot::SlotFields;
 use tensorpool_core::tensor::TensorSpec;
 use tensorpool_core::time::monotonic_ns;
 use tensorpool_core::wishes::Policy;
 
-use crate::aeron::{ExclusivePublication, NotTaken};
+use crate::aeron::ExclusivePublication;
 use crate::handle::Handle;
 use crate::lease::Lease;
 use crate::turn::TurnLock;
@@ -25,6 +23,7 @@ mod endpoint;
 mod lanes;
 mod patient;
 mod placing;
+mod publishing;
 mod telling;
 mod voice;
 mod wishing;
@@ -37,10 +36,6 @@ pub use patient::Hold;
 pub use placing::Placed;
 use voice::Voice;
 use wishing::Wishing;
-
-/// What stays in the caches nearest to a core until the next frame comes.
-const MOST_TO_WARM: u32 = 256 << 10;
-const LEAST_PAUSE_NS: u64 = 20_000;
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -333,104 +328,5 @@ impl Producer {
             bump(&self.counters.after_close);
             Outcome::Closed
         }
-    }
-
-    #[inline]
-    fn commit(
-        &self,
-        state: &mut State,
-        mapping: &Mapping,
-        pool: u16,
-        seq: u64,
-        spec: TensorSpec,
-        values_len_bytes: u32,
-        tags: Tags,
-    ) -> Offered {
-        let index = mapping.index(seq);
-        let timestamp_ns = tags.timestamp_ns.unwrap_or_else(|| {
-            // A newer claim may have been settled first: capture times do not run backwards (wire §15.7).
-            let newer = state.order.next_committed(seq).map(|s| state.pending[mapping.index(s) as usize]);
-            newer.map_or_else(monotonic_ns, |newer| newer.timestamp_ns.min(monotonic_ns()))
-        });
-        let fields = SlotFields {
-            values_len_bytes,
-            payload_slot: index,
-            pool_id: mapping.pool_id(pool),
-            timestamp_ns,
-            meta_version: tags.meta_version,
-            tensor: spec,
-        };
-        mapping.commit(seq, &fields);
-        bump(&self.counters.committed);
-        self.counters.bytes.fetch_add(u64::from(values_len_bytes), Ordering::Relaxed);
-        let Tags { trace_id, meta_version, .. } = tags;
-        state.pending[index as usize] = Pending { trace_id, meta_version, timestamp_ns };
-        state.order.commit(seq);
-        let mut outcome = Outcome::Deferred;
-        while let Some(released) = state.order.release() {
-            let result = self.publish(state, mapping, released);
-            if released == seq {
-                outcome = result;
-            }
-        }
-        // A time that came from elsewhere says nothing about the pace.
-        let now_ns = if tags.timestamp_ns.is_none() { timestamp_ns } else { 0 };
-        self.get_ready(state, mapping, pool, seq + 1, values_len_bytes, now_ns);
-        Offered { outcome, seq: Some(seq) }
-    }
-
-    /// Fetches what the next frame is written to, as much as the pace leaves time for.
-    #[inline]
-    fn get_ready(&self, state: &mut State, mapping: &Mapping, pool: u16, seq: u64, len: u32, now_ns: u64) {
-        let pause_ns = now_ns.saturating_sub(state.last_frame_ns);
-        state.last_frame_ns = now_ns;
-        // To fetch a slot from far away takes about a nanosecond for 16 bytes, so this is a small part of the pause.
-        if len <= MOST_TO_WARM && pause_ns >= LEAST_PAUSE_NS.max(u64::from(len)) {
-            mapping.warm(seq, pool, len as usize);
-        } else {
-            mapping.prepare(seq, pool, len as usize);
-        }
-    }
-
-    fn release(&self, state: &mut State) {
-        let Some(mapping) = state.mapping.clone() else {
-            return;
-        };
-        while let Some(seq) = state.order.release() {
-            self.publish(state, &mapping, seq);
-        }
-    }
-
-    /// The descriptor, only ever after the commit (wire §10.2.1).
-    #[inline]
-    fn publish(&self, state: &mut State, mapping: &Mapping, seq: u64) -> Outcome {
-        let Pending { trace_id, meta_version, timestamp_ns } = state.pending[mapping.index(seq) as usize];
-        let descriptor = FrameDescriptor {
-            stream_id: mapping.stream_id,
-            epoch: mapping.epoch,
-            seq,
-            timestamp_ns: self.config.publish_timestamps.then(monotonic_ns),
-            meta_version: (meta_version != 0).then_some(meta_version),
-            trace_id,
-        };
-        let sent = match state.publication.get() {
-            Some(p) => p.claim(FRAME_DESCRIPTOR_ENCODED_LENGTH, |bytes| descriptor.encode(bytes)),
-            None => Err(NotTaken::Closed),
-        };
-        // A consumer with a stream of its own does not read the shared one.
-        let own = state.lanes.publish(
-            &descriptor,
-            descriptor.timestamp_ns.unwrap_or(timestamp_ns),
-            &self.lane_counters,
-        );
-        let (outcome, counter) = match sent {
-            Err(NotTaken::NotConnected) if own => (Outcome::Published, &self.counters.published),
-            Ok(_) => (Outcome::Published, &self.counters.published),
-            Err(NotTaken::BackPressured) => (Outcome::BackPressured, &self.counters.back_pressured),
-            Err(NotTaken::NotConnected) => (Outcome::NotConnected, &self.counters.not_connected),
-            Err(NotTaken::Closed) => (Outcome::Closed, &self.counters.closed),
-        };
-        bump(counter);
-        outcome
     }
 }

@@ -4,6 +4,7 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use tensorpool_core::checksum;
 
 /// Below this the checksum takes less time than letting go of the interpreter and getting it back.
 const DETACH_BYTES: usize = 16 * 1024;
@@ -49,9 +50,9 @@ pub fn crc32c(py: Python<'_>, buffer: &Bound<'_, PyAny>, seed: u32) -> PyResult<
     let held = Held::new(buffer)?;
     let bytes = held.bytes();
     if bytes.len() < DETACH_BYTES {
-        return Ok(::crc32c::crc32c_append(seed, bytes));
+        return Ok(checksum::crc32c_append(seed, bytes));
     }
-    Ok(py.detach(|| ::crc32c::crc32c_append(seed, bytes)))
+    Ok(py.detach(|| checksum::crc32c_append(seed, bytes)))
 }
 
 /// The checksum of each of many runs inside one buffer, in one call.
@@ -75,7 +76,7 @@ pub fn crc32c_each<'py>(
             .map(|(&offset, &length)| {
                 let start = usize::try_from(offset).ok()?;
                 let end = start.checked_add(usize::try_from(length).ok()?)?;
-                bytes.get(start..end).map(::crc32c::crc32c)
+                bytes.get(start..end).map(checksum::crc32c)
             })
             .collect()
     });

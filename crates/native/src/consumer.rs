@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -21,10 +21,8 @@ use crate::frame::Frame;
 use crate::lease::{self, LeaseTerms};
 use crate::metadata::{Known, MetadataEar, Origin};
 use crate::progress::{self, Progress};
+use crate::waiting::{deadline, until};
 use crate::wishes::{self, Wishes};
-
-/// How long a wait stays away from the interpreter before it looks for a Ctrl-C.
-const SIGNAL_CHECK: Duration = Duration::from_millis(50);
 
 thread_local! {
     /// Where a poll puts its frames; reused, so that polling allocates nothing of its own.
@@ -362,18 +360,6 @@ impl Consumer {
     }
 }
 
-fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
-    match timeout {
-        None => Ok(None),
-        Some(t) if t >= 0.0 => {
-            Ok(Duration::try_from_secs_f64(t).ok().and_then(|t| Instant::now().checked_add(t)))
-        }
-        Some(t) => {
-            Err(pyo3::exceptions::PyValueError::new_err(format!("a timeout of {t} s is no time to wait")))
-        }
-    }
-}
-
 impl Consumer {
     fn wait_until(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<Waited> {
         until(py, deadline, |left| self.consumer.wait(left, self.idle))
@@ -387,22 +373,6 @@ impl Consumer {
         Err(pyo3::exceptions::PyValueError::new_err(
             "this consumer did not ask for progress; use ctx.consumer(..., progress=True)",
         ))
-    }
-}
-
-/// Waits in slices, so that a Ctrl-C is heard between them.
-fn until(
-    py: Python<'_>,
-    deadline: Option<Instant>,
-    wait: impl Fn(Duration) -> Waited + Sync,
-) -> PyResult<Waited> {
-    loop {
-        let left =
-            deadline.map_or(SIGNAL_CHECK, |d| d.saturating_duration_since(Instant::now()).min(SIGNAL_CHECK));
-        match py.detach(|| wait(left)) {
-            Waited::TimedOut if deadline.is_none_or(|d| Instant::now() < d) => py.check_signals()?,
-            ended => return Ok(ended),
-        }
     }
 }
 

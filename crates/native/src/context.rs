@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -12,6 +12,7 @@ use tensorpool_dataplane::conductor::Endpoint;
 use tensorpool_dataplane::media_driver::Settings;
 
 use crate::errors;
+use crate::waiting::{bounded, in_slices};
 
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Conductor {
@@ -45,11 +46,6 @@ impl Conductor {
             py.detach(|| self.conductor.remove(id));
         }
     }
-}
-
-/// Any number of seconds that people may write, as a time that can be waited for.
-pub fn bounded(seconds: f64) -> Duration {
-    Duration::from_secs_f64(if seconds.is_nan() { 0.0 } else { seconds.clamp(0.0, 1e9) })
 }
 
 #[pymethods]
@@ -96,17 +92,10 @@ impl Conductor {
     fn wait_connected(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         errors::at_home(py, self.birth)?;
         let deadline = Instant::now() + bounded(timeout);
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let slice = left.min(Duration::from_millis(50));
-            if py.detach(|| self.conductor.wait_connected(slice)).connected {
-                return Ok(true);
-            }
-            py.check_signals()?;
-            if left.is_zero() {
-                return Ok(false);
-            }
-        }
+        let connected = in_slices(py, Some(deadline), |slice| {
+            self.conductor.wait_connected(slice).connected.then_some(())
+        })?;
+        Ok(connected.is_some())
     }
 
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -129,17 +118,12 @@ impl Conductor {
     ) -> PyResult<Option<(&'static str, u64, Option<u32>, Option<u64>, String)>> {
         errors::at_home(py, self.birth)?;
         let deadline = Instant::now() + bounded(timeout);
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let slice = left.min(Duration::from_millis(50));
-            if let Some(e) = py.detach(|| self.conductor.events().next(slice)) {
-                return Ok(Some((e.kind, e.at_ns, e.stream_id, e.epoch, e.detail)));
-            }
-            py.check_signals()?;
-            if left.is_zero() || self.conductor.events().is_closed() {
-                return Ok(None);
-            }
-        }
+        let events = self.conductor.events();
+        let event = in_slices(py, Some(deadline), |slice| match events.next(slice) {
+            None if !events.is_closed() => None,
+            ended => Some(ended),
+        })?;
+        Ok(event.flatten().map(|e| (e.kind, e.at_ns, e.stream_id, e.epoch, e.detail)))
     }
 
     /// Closes every producer, consumer and handle, then the client and an embedded driver.

@@ -14,6 +14,7 @@ mod counter;
 mod errors;
 mod extension;
 mod frame;
+mod hearing;
 mod lease;
 mod mailbox;
 mod media_driver;
@@ -30,6 +31,7 @@ mod shm;
 mod slot;
 mod source;
 mod told;
+mod waiting;
 mod wishes;
 
 #[pymodule]
@@ -48,6 +50,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<reporter::Reporter>()?;
     m.add_class::<messages::Publication>()?;
     m.add_class::<messages::Subscription>()?;
+    m.add_class::<hearing::Hearing>()?;
     m.add_class::<counter::AeronCounter>()?;
     m.add_class::<shm::FileLock>()?;
     m.add_class::<beacons::Beacons>()?;
@@ -77,6 +80,5 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(recorder::recorder_reasons, m)?)?;
     m.add_function(wrap_pyfunction!(bridge::bridge_reasons, m)?)?;
     m.add_function(wrap_pyfunction!(bridge::parse_fallback, m)?)?;
-    m.add_function(wrap_pyfunction!(told::read_told, m)?)?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -10,8 +10,9 @@ use tensorpool_core::event::TagFilter;
 use tensorpool_core::fork::Birth;
 use tensorpool_dataplane::mailbox as plane;
 
-use crate::context::{Conductor, bounded};
+use crate::context::Conductor;
 use crate::errors;
+use crate::waiting::{bounded, in_slices};
 
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Mailbox {
@@ -45,15 +46,11 @@ impl Mailbox {
     fn take<'py>(&self, py: Python<'py>, limit: usize, timeout: f64) -> PyResult<Bound<'py, PyList>> {
         errors::at_home(py, self.birth)?;
         let deadline = Instant::now() + bounded(timeout);
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let slice = left.min(Duration::from_millis(50));
-            let messages = py.detach(|| self.mailbox.take(limit, slice));
-            if !messages.is_empty() || left.is_zero() || self.mailbox.is_closed() {
-                return PyList::new(py, messages.iter().map(|m| PyBytes::new(py, m)));
-            }
-            py.check_signals()?;
-        }
+        let messages = in_slices(py, Some(deadline), |slice| {
+            let messages = self.mailbox.take(limit, slice);
+            (!messages.is_empty() || self.mailbox.is_closed()).then_some(messages)
+        })?;
+        PyList::new(py, messages.unwrap_or_default().iter().map(|m| PyBytes::new(py, m)))
     }
 
     /// Waits up to `timeout` seconds for a message without taking it.

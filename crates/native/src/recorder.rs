@@ -11,7 +11,7 @@ use tensorpool_core::track::{self, Row};
 use tensorpool_dataplane::recorder as plane;
 
 use crate::consumer::Consumer;
-use crate::context::bounded;
+use crate::waiting::bounded;
 use crate::{arrays, errors};
 
 #[pyclass(frozen, module = "tensorpool._native")]

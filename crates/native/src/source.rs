@@ -269,7 +269,7 @@ impl Memory {
     /// Copies all elements to `dst`, contiguously.
     ///
     /// # Safety
-    /// `dst` is writable for the source's `values_len`, and the source is still held.
+    /// `dst` is writable for the source's `values_len`, and aligned for its elements; the source is still held.
     #[inline]
     pub unsafe fn copy_to(&self, dst: *mut u8) {
         match &self.strided {
@@ -292,8 +292,8 @@ impl Memory {
         let mut index = [0usize; MAX_DIMS];
         loop {
             let at: isize = (0..last).map(|i| index[i] as isize * strides[i]).sum();
-            // SAFETY: `at` addresses an existing row of the source, and `dst` stays inside the slot
-            // because every element is written exactly once.
+            // SAFETY: `at` addresses an existing row of the source, and `dst` stays inside the slot, which is
+            // aligned for every element, because each of them is written exactly once.
             unsafe {
                 let row = self.data.offset(at);
                 if step == self.item as isize {
@@ -323,10 +323,10 @@ impl Memory {
 }
 
 /// # Safety
-/// Both sides hold `item` bytes, and `item` is 1, 2, 4 or 8.
+/// Both sides hold `item` bytes, `item` is 1, 2, 4 or 8, and `dst` is a multiple of it.
 #[inline]
 unsafe fn copy_item(dst: *mut u8, src: *const u8, item: usize) {
-    // SAFETY: by the caller; the destination may be unaligned only where the source is a byte type.
+    // SAFETY: by the caller; the source may lie anywhere.
     unsafe {
         match item {
             1 => dst.write_volatile(*src),
@@ -342,6 +342,9 @@ unsafe fn copy_item(dst: *mut u8, src: *const u8, item: usize) {
 #[pyfunction]
 pub fn copy_bytes(py: Python<'_>, target: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> PyResult<()> {
     let from = Source::new(source, None, None)?;
+    if from.strided.is_some() {
+        return Err(PyValueError::new_err("the source is not one run of bytes"));
+    }
     let mut view = Box::new(ffi::Py_buffer::new());
     // SAFETY: a fresh struct; on success it is released by Exported.
     if unsafe {
@@ -355,7 +358,7 @@ pub fn copy_bytes(py: Python<'_>, target: &Bound<'_, PyAny>, source: &Bound<'_, 
         return Err(PyValueError::new_err("the target is smaller than the source"));
     }
     let (memory, dst) = (from.memory(), to.0.buf as usize);
-    // SAFETY: both buffers are held, and the target is large enough.
+    // SAFETY: both buffers are held, and the target is large enough; one run of bytes needs no alignment.
     py.detach(|| unsafe { memory.copy_to(dst as *mut u8) });
     Ok(())
 }

@@ -19,6 +19,7 @@ from .receiving import Receiving
 from .routes import routes_of
 from .sending import Sending
 from .service import BridgeService
+from .waiting import Waiting
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class BridgeAgent:
         self._token = service_token
         self._stack = ExitStack()
         self._parts: tuple[Sending, Receiving] | None = None
+        self._waiting = Waiting()
 
     def on_start(self) -> None:
         """Takes everything up. Raises ConfigError for ids that this host uses for something else."""
@@ -79,6 +81,10 @@ class BridgeAgent:
         sending, receiving = self._running
         if (why := sending.failure()) is not None:
             raise RoleFailed(f"the media driver refuses a channel: {why}; check the channels of [bridge]")
+        now_ns = self._clock.monotonic_ns()
+        if self._waiting.is_due(now_ns):
+            for words in self._waiting.look(now_ns, [*sending.missing(), *receiving.missing()]):
+                _LOG.warning("still waiting: %s", words)
         return sending.do_work() + receiving.do_work() + self._service.do_work() + self._shown.do_work()
 
     def is_ready(self) -> bool:

@@ -60,11 +60,3 @@ def version_of(message: bytes, template_id: int) -> int | None:
     if at is None or len(message) < at + _U32.size:
         return None
     return int(_U32.unpack_from(message, at)[0])
-
-
-def epoch_of(announce: bytes) -> int | None:
-    """The epoch of a `ShmPoolAnnounce`, or of a `DataSourceAnnounce`: both have it in the same place."""
-    if len(announce) < _BLOCK + _ANNOUNCE.size:
-        return None
-    _, _, epoch = _ANNOUNCE.unpack_from(announce, _BLOCK)
-    return int(epoch)

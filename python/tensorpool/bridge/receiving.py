@@ -7,6 +7,7 @@ source. Taking one up may wait for the driver, so it is done on threads of its o
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -173,6 +174,15 @@ class Receiving:
         return all(one.is_ready for one in self._receivers.values()) and all(
             one.state.phase == "attached" or one.route.mapping.profile == AS_SOURCE for one in self._arrivals
         )
+
+    def missing(self) -> Iterator[str]:
+        """What keeps frames from arriving, in words."""
+        for (payload, control), receiver in self._receivers.items():
+            if not receiver.is_ready:
+                yield (
+                    f"the media driver does not open {payload} or {control}; "
+                    "is the address one of this host, and is the port free?"
+                )
 
     # --- the turns
 

@@ -7,7 +7,7 @@ progress where they are forwarded; and once a second the account of what was sen
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -129,6 +129,13 @@ class Sending:
     def failure(self) -> str | None:
         """Why the media driver refused a channel, if it did."""
         return next((why for one in self._publications.values() if (why := one.failure)), None)
+
+    def missing(self) -> Iterator[str]:
+        """What keeps frames from going out, in words."""
+        for route, consumer in self._consumers.items():
+            lease = consumer.lease()
+            if lease is not None and lease["granted"] == 0 and lease["code"] is not None:
+                yield f"stream {route.source_stream_id} cannot be read: {lease['message'] or lease['code']}"
 
     def do_work(self) -> int:
         work = 0

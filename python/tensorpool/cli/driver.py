@@ -26,9 +26,10 @@ from ..service.config import ServiceSettings
 from .connection import Connection, connection_options, token_option
 from .groups import RunByDefault
 from .leases import leases_table
+from .parameters import StreamId
 from .screen import DIM, bytes_text, columns, console, pairs, size_text, span_text
 
-_STREAM_ID = click.IntRange(1, 0xFFFF_FFFE)
+_STREAM_ID = StreamId()
 _CLIENT_ID = click.IntRange(1, 0xFFFF_FFFE)
 
 _EPILOG = """
@@ -37,8 +38,8 @@ Examples:
   tensorpool driver --config /etc/tensorpool.toml
   tensorpool driver run --set shm.namespace=lab --set driver.mlock=true
   tensorpool driver status
-  tensorpool driver leases --stream 10000
-  TENSORPOOL_TOKEN=… tensorpool driver revoke --stream 10000
+  tensorpool driver leases --stream 20000
+  TENSORPOOL_TOKEN=… tensorpool driver revoke --stream 20000
   TENSORPOOL_TOKEN=… tensorpool driver stop
 """
 
@@ -61,7 +62,7 @@ _LEASES = """
 \b
 Examples:
   tensorpool driver leases
-  tensorpool driver leases --stream 10000 --json
+  tensorpool driver leases --stream 20000 --json
 """
 
 _REVOKE = """
@@ -69,7 +70,7 @@ _REVOKE = """
 Examples:
   export TENSORPOOL_TOKEN=…
   tensorpool driver revoke 1298074214633706
-  tensorpool driver revoke --stream 10000 --reason "memory is needed"
+  tensorpool driver revoke --stream 20000 --reason "memory is needed"
   tensorpool driver revoke --client 3663394431
 """
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from ..context import Context
 from ..ledger import LiveLedger, Row, Verdict
 from .connection import Connection, connection_options
+from .parameters import StreamId
 from .screen import BAD, DIM, GOOD, WARN, columns, console
 
 _EPILOG = """
@@ -21,7 +22,7 @@ _EPILOG = """
 Examples:
   tensorpool ledger                once; exit status 1 on a mismatch
   tensorpool ledger --watch        live, until Ctrl-C
-  tensorpool ledger --stream 10000 --json
+  tensorpool ledger --stream 20000 --json
 """
 _STYLES = {
     Verdict.EXACT: GOOD,
@@ -34,7 +35,7 @@ _STYLES = {
 
 @click.command(epilog=_EPILOG)
 @click.option("--watch", "is_live", is_flag=True, help="Go on until Ctrl-C.")
-@click.option("--stream", "stream_ids", type=click.IntRange(1), multiple=True, help="Only this stream.")
+@click.option("--stream", "stream_ids", type=StreamId(), multiple=True, help="Only this stream.")
 @click.option(
     "--settle",
     default=10.0,
@@ -88,25 +89,27 @@ def _watch(ctx: Context, stream_ids: tuple[int, ...], as_json: bool) -> list[Row
                     for row in rows:
                         click.echo(json.dumps({**at, **row.as_json()}) if as_json else _line(row))
                     sys.stdout.flush()
-            with Live(ledger_table([]), console=screen, auto_refresh=False) as shown:
+            with Live(ledger_table([], is_live=True), console=screen, auto_refresh=False) as shown:
                 while True:
                     live.listen(0.5)
                     rows = _chosen(live, stream_ids)
-                    shown.update(ledger_table(rows), refresh=True)
+                    shown.update(ledger_table(rows, is_live=True), refresh=True)
         except KeyboardInterrupt:
             pass
     return rows
 
 
-def ledger_table(rows: list[Row]) -> Table:
+def ledger_table(rows: list[Row], *, is_live: bool = False) -> Table:
     """The ledger for people."""
+    # Where nobody waits, the reasons have that room; a table that lives keeps its columns.
+    with_waiting = is_live or any(row.waiting for row in rows)
     table = columns(
         "stream",
         "path",
         "who",
         "published",
         "delivered",
-        "waiting",
+        *(["waiting"] if with_waiting else []),
         "verdict",
         "dropped",
         right=("stream", "published", "delivered", "waiting"),
@@ -119,7 +122,7 @@ def ledger_table(rows: list[Row]) -> Table:
             row.who + (" (ended)" if row.has_ended else ""),
             f"{row.published:,}",
             f"{row.delivered:,}",
-            f"{row.waiting:,}" if row.waiting else "",
+            *([f"{row.waiting:,}" if row.waiting else ""] if with_waiting else []),
             Text(str(row.verdict), style=_STYLES[row.verdict]),
             _dropped(row) or (row.problem if row.verdict is not Verdict.EXACT else ""),
         )

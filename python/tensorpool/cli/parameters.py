@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +10,27 @@ import click
 
 from ..errors import ConfigError
 from ..runtime.config.units import parse_duration
+
+
+class StreamId(click.IntRange):
+    """The number of a stream."""
+
+    name = "id"
+
+    def __init__(self) -> None:
+        super().__init__(1, 0xFFFF_FFFE)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            int(value)
+        except ValueError:
+            self.fail(
+                f"{value!r} is no number, and streams go by their number here; "
+                f"tensorpool discover --name {shlex.quote(value)} finds that of a name",
+                param,
+                ctx,
+            )
+        return int(super().convert(value, param, ctx))
 
 
 class Time(click.ParamType[int]):
@@ -48,7 +70,7 @@ class Moment(Time):
 
 
 class Pair(click.ParamType[tuple[int, int]]):
-    """`10000=10050`: a recorded stream, and the one that it is played as."""
+    """`20000=20050`: a recorded stream, and the one that it is played as."""
 
     name = "pair"
 
@@ -59,7 +81,7 @@ class Pair(click.ParamType[tuple[int, int]]):
             return value
         recorded, _, played = value.partition("=")
         if not (recorded.isdecimal() and played.isdecimal()):
-            self.fail(f"{value!r} names no two streams; write RECORDED=PLAYED, as in 10000=10050", param, ctx)
+            self.fail(f"{value!r} names no two streams; write RECORDED=PLAYED, as in 20000=20050", param, ctx)
         return int(recorded), int(played)
 
 

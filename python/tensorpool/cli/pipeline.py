@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +108,9 @@ def init(file: Path, recordings: tuple[Path, ...], out: Path, project: Path | No
             opened.write(definition(file.name, recordings, out))
     except FileExistsError:
         raise click.UsageError(f"{file} is there already; name another file") from None
-    click.echo(f"{file} is written; tensorpool pipeline run {file} --once runs it", err=True)
+    click.echo(
+        f"{file} is written; tensorpool pipeline run {shlex.quote(str(file))} --once runs it", err=True
+    )
 
 
 @pipeline.command(epilog=_VALIDATE)
@@ -156,6 +159,14 @@ def run(
 
     settings, callables = _read(definition)
     asked: list[bool] = []
+    told: list[bool] = []
+
+    def stop() -> bool:
+        if asked and not told:
+            told.append(True)
+            screen.say("ending when the micro-batch under way is done; Ctrl-C again ends it at once")
+        return bool(asked)
+
     with Signals(stop=lambda: asked.append(True)), Screen(quiet=quiet) as screen:
         screen.say("starting Spark")
         found = run_pipeline(
@@ -166,7 +177,7 @@ def run(
             place=str(definition.absolute().parent),
             callables=callables,
             look=screen.show,
-            stop=lambda: bool(asked),
+            stop=stop,
         )
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=2))

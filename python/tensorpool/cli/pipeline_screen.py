@@ -83,16 +83,17 @@ def stages_table(found: Status) -> Table:
         "stage",
         "batch",
         "rows",
-        "MB/s",
+        "MiB/s",
         "took",
         "since the beginning",
-        right=("batch", "rows", "MB/s", "took"),
+        right=("batch", "rows", "MiB/s", "took"),
+        last_wraps=True,
     )
     for name, one in found.stages.items():
         if one.batch < 0:
             table.add_row(name, "", "", "", "", Text("nothing yet", style=DIM))
             continue
-        rate = f"{one.bytes_per_s / 1e6:,.0f}" if one.bytes else ""
+        rate = f"{one.bytes_per_s / 2**20:,.0f}" if one.bytes else ""
         table.add_row(
             name, str(one.batch), f"{one.rows:,}", rate, span_text(one.seconds), _totals(one.totals)
         )

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 _EPILOG = """
 \b
 Examples:
-  tensorpool record --stream 10000 --out recording
+  tensorpool record --stream 20000 --out recording
   tensorpool record --all --out recording --seconds 60
-  tensorpool record --stream 10000 --out recording --pre-trigger 10s
+  tensorpool record --stream 20000 --out recording --pre-trigger 10s
   tensorpool service call recorder trigger
   tensorpool record --all --out DIR --retain-bytes 100GiB --retain-age 7d
   tensorpool recording verify recording

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     from ..recording.operations import RecordingInfo
     from ..recording.operations.copying import Copied
 
+_WIDE = 100
 _EPILOG = """
 \b
 Examples:
   tensorpool recording info DIR
   tensorpool recording verify DIR
-  tensorpool recording cut DIR PART --stream 10000 --from 2026-01-31T12:00:00Z
-  tensorpool recording export DIR frames.npy --stream 10000
+  tensorpool recording cut DIR PART --stream 20000 --from 2026-01-31T12:00:00Z
+  tensorpool recording export DIR frames.npy --stream 20000
 """
 _INFO = """
 \b
@@ -60,8 +62,8 @@ Examples:
 _EXPORT = """
 \b
 Examples:
-  tensorpool recording export DIR frames.npy --stream 10000
-  tensorpool recording export DIR frames.zarr --stream 10000 --last-seq 999
+  tensorpool recording export DIR frames.npy --stream 20000
+  tensorpool recording export DIR frames.zarr --stream 20000 --last-seq 999
   tensorpool recording export DIR all.mcap
 """
 
@@ -111,16 +113,20 @@ def info(directory: str, as_json: bool) -> None:
         )
     )
     screen.print()
+    # What is open is rare, and the seconds matter less than whole columns.
+    open_too = ["open"] if any(one.open_segments for one in found.streams) else []
+    with_seconds = screen.width >= _WIDE
     table = columns(
-        "stream", "epochs", "segments", "open", "frames", "size", "from", "lasts", "missing",
-        right=("stream", "epochs", "segments", "open", "frames", "size"),
+        "stream", "epochs", "segments", *open_too, "frames", "size", "from", "lasts", "missing",
+        right=("stream", "epochs", "segments", "open", "frames", "size"), last_wraps=True,
     )  # fmt: skip
     for one in found.streams:
         missing = ", ".join(f"{reason} {count:,}" for reason, count in sorted(one.missing.items()))
         first, last = one.first_time_ns, one.last_time_ns
         table.add_row(
-            str(one.stream_id), str(len(one.ledgers)), f"{one.segments:,}", str(one.open_segments or ""),
-            f"{one.rows:,}", bytes_text(one.size_bytes), _time_text(first),
+            str(one.stream_id), str(len(one.ledgers)), f"{one.segments:,}",
+            *([str(one.open_segments or "")] if open_too else []),
+            f"{one.rows:,}", bytes_text(one.size_bytes), _time_text(first, with_seconds=with_seconds),
             "" if first is None or last is None else span_text((last - first) / 1e9),
             Text(missing or "nothing", style=WARN if missing else DIM),
         )  # fmt: skip
@@ -160,7 +166,7 @@ def verify(directory: str, as_json: bool) -> None:
         screen.print(Text(f"✓ {words}: all as written", style=GOOD))
         return
     screen.print(Text(f"✗ {words}: {len(found.problems)} problems", style=BAD))
-    click.echo(f"hint: tensorpool recording repair {directory}", err=True)
+    click.echo(f"hint: tensorpool recording repair {shlex.quote(directory)}", err=True)
     sys.exit(1)
 
 
@@ -302,10 +308,12 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _time_text(ns: int | None) -> str:
+def _time_text(ns: int | None, *, with_seconds: bool) -> str:
     if ns is None:
         return ""
-    return datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return datetime.fromtimestamp(ns // 10**9, UTC).strftime(
+        f"%Y-%m-%d %H:%M{':%S' if with_seconds else ''}Z"
+    )
 
 
 def _info_json(found: RecordingInfo) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _EPILOG = """
 Examples:
   tensorpool replay DIR
   tensorpool replay DIR --speed max --wait 10
-  tensorpool replay DIR --stream 10000 --map 10000=10050 --loop
+  tensorpool replay DIR --stream 20000 --map 20000=20050 --loop
   tensorpool replay DIR --from +10s --to +20s --speed 0.5
   tensorpool replay DIR --step
 """
@@ -41,7 +41,7 @@ _REPORT_S = 1.0
 @click.option("--last-seq", type=click.IntRange(0), help="The last sequence to play.")
 @click.option("--stream", "streams", multiple=True, type=int, help="Only this stream; may be repeated.")
 @click.option("--epoch", type=click.IntRange(0), help="Only this recorded epoch.")
-@click.option("--map", "pairs", multiple=True, type=Pair(), help="10000=10050: play a stream as another.")
+@click.option("--map", "pairs", multiple=True, type=Pair(), help="20000=20050: play a stream as another.")
 @click.option("--loop", is_flag=True, help="Begin again at the end, until Ctrl-C.")
 @click.option("--step", is_flag=True, help="A frame at each key press or line of input.")
 @click.option(

@@ -34,7 +34,16 @@ Examples:
 """
 
 
-@click.group("sbe", cls=Noun)
+_EPILOG = """
+\b
+Examples:
+  tensorpool sbe decode message.bin
+  tensorpool sbe decode --message SlotHeader slot.bin
+  tensorpool sbe encode message.json > message.bin
+"""
+
+
+@click.group("sbe", cls=Noun, epilog=_EPILOG)
 def sbe() -> None:
     """Show messages of the protocols as JSON, and make them from JSON."""
 

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Column, Table
 from rich.text import Text
 
 from ..observe.figures import bytes_text, shape_text, span_text
@@ -30,6 +31,9 @@ __all__ = [
 
 # Nobody looks at the edge of a file: what is not a terminal gets lines that are not broken.
 _FILE_WIDTH: Final = 200
+# Columns that give way do not go below this.
+_NARROWEST: Final = 8
+_GAP: Final = 2
 GOOD, BAD, WARN, DIM = "green", "bold red", "yellow", "dim"
 
 
@@ -40,7 +44,31 @@ def console(*, err: bool = False) -> Console:
     """
     stream = sys.stderr if err else sys.stdout
     width = None if stream.isatty() or os.environ.get("COLUMNS") else _FILE_WIDTH
-    return Console(file=stream, highlight=False, markup=False, emoji=False, width=width)
+    return _Screen(file=stream, highlight=False, markup=False, emoji=False, width=width)
+
+
+class _Screen(Console):
+    """Cuts nothing off at the edge: a terminal breaks a line that is too long, and no number is lost."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        super().print(*objects, **{"crop": False, **how})
+
+
+class _Columns(Table):
+    """Wider than the screen where its numbers would not be whole: half a number cannot be read or copied."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        free = options.update(width=_FILE_WIDTH)
+        needed = sum(self._least(console, free, one) for one in self.columns) + _GAP * (len(self.columns) - 1)
+        if needed > options.max_width:
+            options = options.update(width=needed)
+        yield from super().__rich_console__(console, options)
+
+    @staticmethod
+    def _least(console: Console, options: ConsoleOptions, column: Column) -> int:
+        cells = (column.header, *column.cells)
+        widest = max(Measurement.get(console, options, cell).maximum for cell in cells)
+        return widest if column.no_wrap else min(widest, _NARROWEST)
 
 
 def columns(
@@ -50,7 +78,7 @@ def columns(
 
     Where all do not fit, those in `narrow` and a last one that wraps give way: half a number tells nothing.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = _Columns(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for name in names:
         wraps = last_wraps and name == names[-1]
         table.add_column(

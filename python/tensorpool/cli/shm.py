@@ -19,7 +19,7 @@ _DEFAULT_SLOTS = 8
 _EPILOG = """
 \b
 Examples:
-  tensorpool shm inspect /dev/shm/tensorpool-$USER/default/10000
+  tensorpool shm inspect /dev/shm/tensorpool-$USER/default/20000
   tensorpool shm inspect header.ring --slots 64
   tensorpool shm inspect 'shm:file?path=/dev/shm/…/1.pool' --json
 """

@@ -19,6 +19,7 @@ from .echo import echo_frames
 from .groups import Noun
 from .hz import measure
 from .leases import leases_table
+from .parameters import StreamId
 from .screen import DIM, WARN, bytes_text, columns, console, pairs, size_text, span_text
 from .trace import follow
 from .watch import watch_streams
@@ -26,7 +27,7 @@ from .watch import watch_streams
 # Every stream is announced once a period; half of one is for those that are late.
 _LISTEN_PERIODS = 1.5
 _WIDE = 100
-_ID = click.IntRange(1, 0xFFFF_FFFE)
+_ID = StreamId()
 
 NOTHING = "no stream is announced on this media driver"
 
@@ -34,12 +35,12 @@ _EPILOG = """
 \b
 Examples:
   tensorpool stream ls
-  tensorpool stream info 10000
+  tensorpool stream info 20000
   tensorpool stream watch
-  tensorpool stream hz 10000
-  tensorpool stream echo 10000 --count 1 --json
-  tensorpool stream echo 10000 --image frame.png
-  tensorpool stream trace 10002
+  tensorpool stream hz 20000
+  tensorpool stream echo 20000 --count 1 --json
+  tensorpool stream echo 20000 --image frame.png
+  tensorpool stream trace 20002
 """
 
 
@@ -53,8 +54,8 @@ Examples:
 _INFO = """
 \b
 Examples:
-  tensorpool stream info 10000
-  tensorpool stream info 10000 --json
+  tensorpool stream info 20000
+  tensorpool stream info 20000 --json
 """
 
 _WATCH = """
@@ -67,25 +68,25 @@ Examples:
 _HZ = """
 \b
 Examples:
-  tensorpool stream hz 10000
-  tensorpool stream hz 10000 --clock frame --window 500
+  tensorpool stream hz 20000
+  tensorpool stream hz 20000 --clock frame --window 500
 """
 
 _ECHO = """
 \b
 Examples:
-  tensorpool stream echo 10000
-  tensorpool stream echo 10000 --count 5 --json
-  tensorpool stream echo 10000 --image frame.png
-  tensorpool stream echo 10000 --image 'frame-{seq}.png' --count 10
+  tensorpool stream echo 20000
+  tensorpool stream echo 20000 --count 5 --json
+  tensorpool stream echo 20000 --image frame.png
+  tensorpool stream echo 20000 --image 'frame-{seq}.png' --count 10
 """
 
 
 _TRACE = """
 \b
 Examples:
-  tensorpool stream trace 10002
-  tensorpool stream trace 10002 --count 1 --json
+  tensorpool stream trace 20002
+  tensorpool stream trace 20002 --count 1 --json
   tensorpool stream trace 7488279306534457344
 """
 

@@ -26,6 +26,7 @@ from ..supervisor.ears import bounds_of
 from ..supervisor.garbage import collecting_rarely
 from .connection import Connection, connection_options
 from .groups import RunByDefault
+from .parameters import StreamId
 from .screen import columns, console, pairs, span_text
 
 _EPILOG = """
@@ -33,8 +34,8 @@ _EPILOG = """
 Examples:
   tensorpool supervisor --config FILE         run it, with rules
   tensorpool supervisor status                what it sees, which rules act
-  tensorpool supervisor limit 10000 271828 --hz 5
-  tensorpool supervisor release 10000 271828
+  tensorpool supervisor limit 20000 271828 --hz 5
+  tensorpool supervisor release 20000 271828
   tensorpool service watch supervisor         every decision, with its reason
 """
 
@@ -177,8 +178,8 @@ def _target(one: dict[str, Any]) -> str:
     return f"{rule}{one['stream_id']}" + ("" if one["consumer_id"] is None else f"/{one['consumer_id']}")
 
 
-@supervisor.command(epilog="\b\nExamples:\n  tensorpool supervisor limit 10000 271828 --hz 5\n")
-@click.argument("stream_id", type=click.IntRange(1))
+@supervisor.command(epilog="\b\nExamples:\n  tensorpool supervisor limit 20000 271828 --hz 5\n")
+@click.argument("stream_id", type=StreamId())
 @click.argument("consumer_id", type=click.IntRange(1))
 @click.option("--hz", required=True, type=click.IntRange(1), help="At most so many frames a second.")
 @click.option("--reason", default="", help="Goes with the decision.")
@@ -191,8 +192,8 @@ def limit(
     _order(to, instance, "limit", stream_id, consumer_id, reason, max_rate_hz=hz)
 
 
-@supervisor.command(epilog="\b\nExamples:\n  tensorpool supervisor redirect 10000 271828 'bridge://1?…'\n")
-@click.argument("stream_id", type=click.IntRange(1))
+@supervisor.command(epilog="\b\nExamples:\n  tensorpool supervisor redirect 20000 271828 'bridge://1?…'\n")
+@click.argument("stream_id", type=StreamId())
 @click.argument("consumer_id", type=click.IntRange(1))
 @click.argument("uri")
 @click.option("--reason", default="", help="Goes with the decision.")
@@ -205,8 +206,8 @@ def redirect(
     _order(to, instance, "redirect", stream_id, consumer_id, reason, uri=uri)
 
 
-@supervisor.command(epilog="\b\nExamples:\n  tensorpool supervisor release 10000 271828\n")
-@click.argument("stream_id", type=click.IntRange(1))
+@supervisor.command(epilog="\b\nExamples:\n  tensorpool supervisor release 20000 271828\n")
+@click.argument("stream_id", type=StreamId())
 @click.argument("consumer_id", type=click.IntRange(1))
 @click.option("--reason", default="", help="Goes with the decision.")
 @_instance

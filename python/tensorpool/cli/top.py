@@ -15,6 +15,7 @@ from rich.text import Text
 
 from ..context import Context
 from .connection import Connection, connection_options
+from .parameters import StreamId
 from .screen import console
 
 if TYPE_CHECKING:
@@ -25,10 +26,10 @@ _EPILOG = """
 \b
 Examples:
   tensorpool top
-  tensorpool top --stream 10000
+  tensorpool top --stream 20000
   tensorpool top --page consumers --sort drop/s
   tensorpool top --once
-  COLUMNS=100 LINES=30 tensorpool top --stream 10000 --svg page.svg
+  COLUMNS=100 LINES=30 tensorpool top --stream 20000 --svg page.svg
   tensorpool top --once --json | jq '.streams[].producer.rate_hz'
 
 \b
@@ -41,7 +42,7 @@ _SECONDS = click.FloatRange(0.1, 3600)
 
 @click.command(epilog=_EPILOG)
 @click.option("--page", "first", type=click.Choice(_PAGES), default="streams", help="Where to begin.")
-@click.option("--stream", "stream_id", type=click.IntRange(1, 0xFFFF_FFFE), help="Begin with its details.")
+@click.option("--stream", "stream_id", type=StreamId(), help="Begin with its details.")
 @click.option("--sort", metavar="COLUMN", help="By a column of the page, as in --sort fps.")
 @click.option("--filter", "words", default="", help="Only rows that have these words.")
 @click.option("--period", default=1.0, show_default=True, type=_SECONDS, help="Seconds between two looks.")

@@ -111,7 +111,16 @@ class Consumer(_native.Consumer):
                 return None
             if self._waiter is None:
                 self._waiter = ThreadPoolExecutor(1, f"tp-consumer-{self.stream_id}")
-            return loop.run_in_executor(self._waiter, self.wait, _ASYNC_SLICE_S)
+            waiter = self._waiter
+        try:
+            # Not under the lock: this may start a thread, and wait until it has begun; before it says so, the
+            # garbage collector may run on it, and close a forgotten consumer there.
+            return loop.run_in_executor(waiter, self.wait, _ASYNC_SLICE_S)
+        except RuntimeError:
+            if self._waiter is waiter:
+                raise
+            # Closed meanwhile: it takes no more work.
+            return None
 
     def _timed_out(self, timeout: float | None) -> ReceiveTimeout:
         if self.closed:

@@ -21,7 +21,9 @@ class AeronSettings:
     """The media driver, and the streams that words about tensors travel on."""
 
     dir: Path | None = setting(
-        "Its directory. Without one: `$AERON_DIR`, else Aeron's default.", default=None, flag="--aeron-dir"
+        "The media driver's directory. Without one: `$AERON_DIR`, else Aeron's default.",
+        default=None,
+        flag="--aeron-dir",
     )
     media_driver: Literal["auto", "external"] = setting(
         "`auto` embeds a media driver if none runs there, `external` only ever attaches.", default="auto"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from .. import _native
 from ..client import LeaseTerms, OwnStreams, Reports, TraceIds
@@ -28,6 +28,7 @@ from .history import WithHistory
 from .host import DriverHost, Mode
 from .producers import WithProducers
 
+_T = TypeVar("_T")
 _open_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
 
@@ -219,7 +220,7 @@ class Context(WithProducers, WithConsumers, WithDiscovery, WithHistory):
             # Last in, first out: whatever one of them raises, the others are closed too.
             rest.callback(self._conductor.close)
             rest.callback(self._host.close)
-            for endpoint in list(self._endpoints):
+            for endpoint in _all(self._endpoints):
                 rest.callback(endpoint.close)
             rest.callback(self._close_finder)
             for sibling in list(self._siblings.values()):
@@ -251,8 +252,19 @@ def _closed_to_us(directory: str) -> str | None:
 @atexit.register
 def _close_all() -> None:
     """A program that ends without closing leaves no media driver directory and no regions behind."""
-    for context in list(_open_contexts):
-        context.close()
+    with ExitStack() as rest:
+        # Whatever one of them raises, the others are closed too.
+        for context in _all(_open_contexts):
+            rest.callback(context.close)
+
+
+def _all(found: weakref.WeakSet[_T]) -> list[_T]:
+    """What is in it: another thread may add something right when it is looked through."""
+    while True:
+        try:
+            return list(found)
+        except RuntimeError:
+            continue
 
 
 # A forked child has nothing to close at its exit: all of it is the parent's.

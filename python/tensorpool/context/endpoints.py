@@ -94,10 +94,12 @@ class WithEndpoints(WithServices, WithMetadata):
         try:
             with self.service("driver", timeout=1.0) as driver:
                 period_ns = round(driver.call("status")["announce_period_s"] * 1e9)
-        except (ServiceError, KeyError, TypeError):
+        except (ServiceError, KeyError, TypeError, ValueError, OverflowError):
             # A driver of another make, or none yet: our own setting has to do.
             return
         self._knows_period = True
+        if period_ns <= 0:
+            return
         if period_ns != self._announce_period_ns:
             _LOG.info("the driver announces every %.3g s: taken over", period_ns / 1e9)
             self._announce_period_ns = period_ns

@@ -223,7 +223,10 @@ def _report(
         console.print("✓ every frame is accounted for, none was torn", style="bold green")
         console.print("✓ the ledger of the whole system is exact", style="bold green")
         console.print("✓ the recording was verified: every checksum, every pixel", style="bold green")
-        console.print(f"✓ {played_words(after.played)}", style="bold green")
+        if after.played.played:
+            console.print(f"✓ {played_words(after.played)}", style="bold green")
+        else:
+            console.print("  it was ended early: nothing was played back", style="dim")
         if (queried := after.queried) is not None:
             console.print(f"✓ {queried}", style="bold green")
             console.print(f"✓ {queried.tables_words()}", style="bold green")

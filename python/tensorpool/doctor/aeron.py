@@ -32,6 +32,8 @@ class MediaDriverFacts:
     mark: MarkFile | None
     is_alive: bool = False
     """Its process is there, and gave a sign of life lately."""
+    is_stopped: bool = False
+    """Its process is there, and gives no sign of life."""
     is_ours: bool = False
     """It is embedded in a process of this package."""
     timer_interval_s: float | None = None
@@ -50,7 +52,7 @@ def look_at_media_driver(aeron_dir: str) -> MediaDriverFacts:
         return MediaDriverFacts(aeron_dir, None)
     alive = mark.heartbeat_ms > 0 and mark.age_s(time.time_ns()) < _SILENT_S and is_alive(mark.pid)
     if not alive:
-        return MediaDriverFacts(aeron_dir, mark)
+        return MediaDriverFacts(aeron_dir, mark, is_stopped=mark.heartbeat_ms > 0 and mark.is_in_use())
     readings: list[AeronReading] = []
     with suppress(MediaDriverError):
         readings = read_aeron_counters(aeron_dir)
@@ -86,6 +88,15 @@ def check_media_driver(facts: MediaDriverFacts) -> list[Check]:
         ]
     if mark is None:
         return [ok(_NAME, f"none in {facts.aeron_dir}; tensorpool.open() embeds one")]
+    if facts.is_stopped:
+        return [
+            fail(
+                _NAME,
+                f"process {mark.pid} in {facts.aeron_dir} gave no sign of life for {_SILENT_S:.0f} s or more",
+                "It is stopped, or has no time to run: nobody can attach, and frames do not move.",
+                f"kill -CONT {mark.pid} lets it go on if it was stopped; else end it and start it again.",
+            )
+        ]
     if not facts.is_alive:
         return [
             warn(

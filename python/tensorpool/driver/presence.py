@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterator
 
 from ..errors import DriverHeld, MediaDriverError
 from ..runtime.aeron_counters import read_aeron_counters
@@ -25,38 +26,30 @@ def presence_label(place: str, control_stream_id: int) -> str:
     return LABEL.format(place=place, control=control_stream_id)
 
 
-def other_driver(aeron_dir: str, control_stream_id: int) -> Holder | None:
-    """A live driver of another process on that control stream."""
+def _drivers_on(aeron_dir: str, control_stream_id: int) -> Iterator[tuple[int, str]]:
+    """Process and place of each live driver on that control stream."""
     try:
         counters = read_aeron_counters(aeron_dir)
     except MediaDriverError:
-        return None
+        return
     for counter in counters:
         found = _LABEL.match(counter.label)
-        if found is None or int(found["control"]) != control_stream_id or counter.value == os.getpid():
-            continue
         # The counter of a killed driver stays for a while.
-        if is_alive(counter.value):
-            return Holder(
-                pid=counter.value,
-                namespace=found["place"],
-                aeron_dir=aeron_dir,
-                control_stream_id=control_stream_id,
-            )
+        if found is not None and int(found["control"]) == control_stream_id and is_alive(counter.value):
+            yield counter.value, found["place"]
+
+
+def other_driver(aeron_dir: str, control_stream_id: int) -> Holder | None:
+    """A live driver of another process on that control stream."""
+    for pid, place in _drivers_on(aeron_dir, control_stream_id):
+        if pid != os.getpid():
+            return Holder(pid=pid, namespace=place, aeron_dir=aeron_dir, control_stream_id=control_stream_id)
     return None
 
 
 def place_on(aeron_dir: str, control_stream_id: int) -> str | None:
     """The namespace, with the instance id where there is one, of the driver on that control stream."""
-    try:
-        counters = read_aeron_counters(aeron_dir)
-    except MediaDriverError:
-        return None
-    for counter in counters:
-        found = _LABEL.match(counter.label)
-        if found is not None and int(found["control"]) == control_stream_id and is_alive(counter.value):
-            return found["place"]
-    return None
+    return next((place for _, place in _drivers_on(aeron_dir, control_stream_id)), None)
 
 
 def refuse_beside_another(aeron_dir: str, control_stream_id: int) -> None:

@@ -278,7 +278,8 @@ class DriverState:
             return plan
         return Refusal(
             ResponseCode.REJECTED,
-            f"stream {request.stream_id} is not provisioned; attach with EXISTING_OR_CREATE, or provision it",
+            f"stream {request.stream_id} is not provisioned: it is made when its producer attaches, "
+            "or any client with EXISTING_OR_CREATE",
         )
 
     def _mismatch(self, request: Attach, plan: StreamPlan) -> Refusal | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from ..supervisor.bounds import Bounds
 from ..supervisor.views import LedgerView, MismatchView
@@ -21,19 +22,19 @@ class LedgerAudit:
 
     def __init__(self, bounds: Bounds) -> None:
         self._period_ns = bounds.report_period_ns
-        self._book = LedgerBook(settle_ns=3 * self._period_ns, silent_ns=5 * self._period_ns)
+        self.book = LedgerBook(settle_ns=3 * self._period_ns, silent_ns=5 * self._period_ns)
         self._latest = LedgerView()
         self._next_look_ns = 0
 
-    def observe(self, event: object, now_ns: int) -> None:
-        self._book.observe(event, now_ns)
+    def handler(self, kind: type) -> Callable[[Any, int], None] | None:
+        return self.book.handler(kind)
 
     def look(self, now_ns: int) -> LedgerView:
         """As it was found within the last periods."""
         if now_ns < self._next_look_ns:
             return self._latest
-        self._book.forget(now_ns - _FORGET_PERIODS * self._period_ns)
-        rows = self._book.rows(now_ns)
+        self.book.forget(now_ns - _FORGET_PERIODS * self._period_ns)
+        rows = self.book.rows(now_ns)
         found = Counter(str(row.verdict) for row in rows)
         # What does not fit is looked at closely: only what lasts is a mismatch, not what comes twice.
         is_close = found[Verdict.SETTLING] or found[Verdict.MISMATCH]

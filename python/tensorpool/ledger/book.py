@@ -86,9 +86,13 @@ class LedgerBook:
         }
 
     def observe(self, event: object, now_ns: int) -> None:
-        handle = self._by_type.get(type(event))
+        handle = self.handler(type(event))
         if handle is not None:
             handle(event, now_ns)
+
+    def handler(self, kind: type) -> Callable[[Any, int], None] | None:
+        """Who takes events of this kind: for somebody who hears thousands, and knows what they are."""
+        return self._by_type.get(kind)
 
     def forget(self, before_ns: int) -> None:
         """Those that were last heard before that moment: for whoever keeps a book for weeks."""

@@ -8,7 +8,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
 from ..ledger import LedgerAudit
 from ..supervisor.ears import Watcher, bounds_of
-from ..supervisor.views import Snapshot
+from ..supervisor.latest import Latest
 from .config import MetricsSettings
 from .endpoint import Metrics
 
@@ -28,27 +28,23 @@ class MetricsAgent:
         self._clock = clock
         self._watcher: Watcher | None = None
         self.metrics: Metrics | None = None
-        # Swapped as a whole: the threads that serve it see one moment or the next, nothing between.
-        self._latest = Snapshot(0)
-        self._due_ns = self._next_listen_ns = 0
-
-    def latest(self) -> Snapshot:
-        return self._latest
+        self._latest: Latest | None = None
+        self._next_listen_ns = 0
 
     def on_start(self) -> None:
         audit = LedgerAudit(bounds_of(self._context))
         self._watcher = Watcher(self._context, audit=audit, clock=self._clock)
-        self.metrics = Metrics(self._settings, self.latest)
+        self._latest = Latest(self._watcher.picture, _PERIOD_NS, self._clock)
+        self.metrics = Metrics(self._settings, self._latest)
 
     def do_work(self) -> int:
         assert self._watcher is not None, "started before its first turn"
+        assert self._latest is not None
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._next_listen_ns:
             self._next_listen_ns = now_ns + _LISTEN_NS
-            self._watcher.poll()
-        if now_ns >= self._due_ns:
-            self._due_ns = now_ns + _PERIOD_NS
-            self._latest = self._watcher.snapshot()
+            with self._latest.listening():
+                self._watcher.poll()
         return 0
 
     def on_close(self) -> None:

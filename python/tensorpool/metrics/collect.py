@@ -22,7 +22,7 @@ from ..supervisor.views import (
     StreamView,
 )
 from . import catalogue as c
-from .exposition import Family, Metric
+from .exposition import Family, Labels, Metric, label_texts
 
 _One = TypeVar("_One")
 _RECORDER_STATES: Final = ("recording", "armed", "stopped", "disk_full", "closed")
@@ -110,43 +110,43 @@ def _system(page: _Page, snapshot: Snapshot) -> None:
 
 
 def _stream(page: _Page, one: StreamView) -> None:
-    who = one.stream_id
-    page[c.STREAM_INFO].put(1, who, one.name)
+    who = label_texts(one.stream_id)
+    page[c.STREAM_INFO].put(1, one.stream_id, one.name)
     for state in StreamState:
-        page[c.STREAM_STATE].put(state is one.state, who, state)
-    page[c.STREAM_EPOCHS].put(one.epochs, who)
-    page[c.STREAM_MEMORY].put(one.nbytes, who)
-    page[c.STREAM_SLOTS].put(one.nslots, who)
-    page[c.STREAM_ANNOUNCED].put(one.announce_age_ns / 1e9, who)
-    page[c.STREAM_ACTIVE].put(_seconds(one.activity_age_ns), who)
-    page[c.STREAM_CONSUMERS].put(len(one.consumers), who)
+        page[c.STREAM_STATE].put_at((*who, state.value), state is one.state)
+    page[c.STREAM_EPOCHS].put_at(who, one.epochs)
+    page[c.STREAM_MEMORY].put_at(who, one.nbytes)
+    page[c.STREAM_SLOTS].put_at(who, one.nslots)
+    page[c.STREAM_ANNOUNCED].put_at(who, one.announce_age_ns / 1e9)
+    page[c.STREAM_ACTIVE].put_at(who, _seconds(one.activity_age_ns))
+    page[c.STREAM_CONSUMERS].put_at(who, len(one.consumers))
     if one.producer is not None:
         _producer(page, who, one.producer)
 
 
-def _producer(page: _Page, who: int, one: ProducerView) -> None:
-    page[c.SEQUENCES].put(0 if one.current_seq is None else one.current_seq + 1, who)
-    page[c.COMMITTED].put(one.committed, who)
-    page[c.PUBLISHED].put(one.published, who)
-    page.reasons(c.UNPUBLISHED, one.unpublished, who)
-    page.reasons(c.REFUSED, one.dropped, who)
-    page[c.PRODUCED_BYTES].put(one.nbytes, who)
-    page[c.PRODUCER_AGE].put(one.report_age_ns / 1e9, who)
-    page[c.QUIET].put(one.quiet_ns / 1e9, who)
+def _producer(page: _Page, who: Labels, one: ProducerView) -> None:
+    page[c.SEQUENCES].put_at(who, 0 if one.current_seq is None else one.current_seq + 1)
+    page[c.COMMITTED].put_at(who, one.committed)
+    page[c.PUBLISHED].put_at(who, one.published)
+    page.reasons(c.UNPUBLISHED, one.unpublished, *who)
+    page.reasons(c.REFUSED, one.dropped, *who)
+    page[c.PRODUCED_BYTES].put_at(who, one.nbytes)
+    page[c.PRODUCER_AGE].put_at(who, one.report_age_ns / 1e9)
+    page[c.QUIET].put_at(who, one.quiet_ns / 1e9)
 
 
 def _consumer(page: _Page, one: ConsumerView) -> None:
-    who = (one.stream_id, one.consumer_id)
+    who = label_texts(one.stream_id, one.consumer_id)
     page[c.CONSUMER_INFO].put(1, *who, one.pid or "")
-    page[c.RECEIVED].put(one.received, *who)
+    page[c.RECEIVED].put_at(who, one.received)
     page.reasons(c.DROPPED, one.dropped, *who)
-    page[c.BACKLOG].put(one.backlog, *who)
+    page[c.BACKLOG].put_at(who, one.backlog)
     if one.latency is not None:
-        page[c.LATENCY_P50].put(one.latency.p50_ns / 1e9, *who)
-        page[c.LATENCY_P99].put(one.latency.p99_ns / 1e9, *who)
-        page[c.LATENCY_MAX].put(one.latency.max_ns / 1e9, *who)
-    page[c.LIMITED].put(one.mode == "rate_limited", *who)
-    page[c.CONSUMER_AGE].put(one.report_age_ns / 1e9, *who)
+        page[c.LATENCY_P50].put_at(who, one.latency.p50_ns / 1e9)
+        page[c.LATENCY_P99].put_at(who, one.latency.p99_ns / 1e9)
+        page[c.LATENCY_MAX].put_at(who, one.latency.max_ns / 1e9)
+    page[c.LIMITED].put_at(who, one.mode == "rate_limited")
+    page[c.CONSUMER_AGE].put_at(who, one.report_age_ns / 1e9)
 
 
 def _driver(page: _Page, one: DriverView) -> None:

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 Kind = Literal["counter", "gauge"]
+Labels = tuple[str, ...]
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*\Z")
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -44,22 +45,32 @@ class Family:
     """A metric with its samples: a value for each set of label values."""
 
     metric: Metric
-    samples: dict[tuple[str, ...], float] = field(default_factory=dict)
+    samples: dict[Labels, float] = field(default_factory=dict)
 
     def put(self, value: float | None, *labels: object) -> None:
         """A sample; None is left out. Of two with the same labels the later one counts."""
         if value is not None:
             self.samples[self._key(labels)] = float(value)
 
+    def put_at(self, labels: Labels, value: float | None) -> None:
+        """The same for label values that are texts already: there are thousands of some."""
+        if value is not None:
+            self.samples[labels] = float(value)
+
     def add(self, value: float, *labels: object) -> None:
         """Adds to the sample: for labels that stand for several things."""
         key = self._key(labels)
         self.samples[key] = self.samples.get(key, 0.0) + value
 
-    def _key(self, labels: Sequence[object]) -> tuple[str, ...]:
+    def _key(self, labels: Sequence[object]) -> Labels:
         if len(labels) != len(self.metric.labels):
             raise ValueError(f"{self.metric.name} has the labels {self.metric.labels}, not {labels}")
-        return tuple([label_text(one) for one in labels])
+        return label_texts(*labels)
+
+
+def label_texts(*labels: object) -> Labels:
+    """For samples that share them: made once, and put in with `put_at`."""
+    return tuple([label_text(one) for one in labels])
 
 
 def label_text(value: object) -> str:
@@ -70,28 +81,38 @@ def label_text(value: object) -> str:
 
 def render(families: Iterable[Family]) -> str:
     """The whole page. Families without samples are left out."""
-    return "".join(line for one in families if one.samples for line in _lines(one))
+    # Families of the same labels have many of their values in common, too.
+    written: dict[Labels, dict[Labels, str]] = {}
+    return "".join(
+        line
+        for one in families
+        if one.samples
+        for line in _lines(one, written.setdefault(one.metric.labels, {}))
+    )
 
 
-def _lines(family: Family) -> Iterator[str]:
-    metric = family.metric
+def _lines(family: Family, written: dict[Labels, str]) -> Iterator[str]:
+    metric, name = family.metric, family.metric.name
     yield f"# HELP {metric.name} {metric.doc.translate(_HELP_ESCAPES)}\n"
     yield f"# TYPE {metric.name} {metric.kind}\n"
-    pairs = ",".join([f'{name}="%s"' for name in metric.labels])
-    # Names have no percent signs, so that a line is one step: there may be tens of thousands.
-    line = f"{metric.name}{{{pairs}}} %s\n" if pairs else f"{metric.name} %s\n"
     for labels, value in family.samples.items():
-        yield line % (*[_escaped(one) for one in labels], number(value))
+        pairs = written.get(labels)
+        if pairs is None:
+            pairs = written[labels] = _pairs(metric.labels, labels)
+        yield f"{name}{pairs} {number(value)}\n"
 
 
-def _escaped(text: str) -> str:
-    return text if text.isalnum() else text.translate(_ESCAPES)
+def _pairs(names: Labels, labels: Labels) -> str:
+    pairs = [f'{name}="{text.translate(_ESCAPES)}"' for name, text in zip(names, labels, strict=True)]
+    return f"{{{','.join(pairs)}}}" if pairs else ""
 
 
 def number(value: float) -> str:
+    # Whole numbers as such: nobody wants to read 1e+16 frames.
+    if value.is_integer() and abs(value) < 1 << 63:
+        return str(int(value))
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
-    # Whole numbers as such: nobody wants to read 1e+16 frames.
-    return str(int(value)) if value == int(value) and abs(value) < 1 << 63 else repr(value)
+    return repr(value)

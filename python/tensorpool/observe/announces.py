@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from .. import _native
 from ..context import Context
@@ -18,10 +18,14 @@ from ..errors import CodecError, MediaDriverUnavailable
 from ..sbe import ClockDomain, DataSourceAnnounce, PayloadPool, ShmPoolAnnounce, decode
 from ..shm.inspect import path_of
 
+_T = TypeVar("_T")
 # A reader that sleeps must not stall those who announce.
 _CHANNEL: Final = "aeron:ipc?tether=false"
 _READY_TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 0.01
+# Whoever can reach the streams can make up names and numbers, and say them without end.
+_MOST: Final = 20_000
+_POLLS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,9 @@ class StreamHeard:
         return 64 + 256 * self.nslots + sum(64 + pool.pool_nslots * pool.stride_bytes for pool in self.pools)
 
     def age_ns(self, now_ns: int) -> int:
-        """How long ago it was announced."""
-        return now_ns - (self.heard_ns if self.announced_ns is None else self.announced_ns)
+        """How long ago it was announced, and no less than how long ago it was heard."""
+        since = self.heard_ns if self.announced_ns is None else min(self.announced_ns, self.heard_ns)
+        return now_ns - since
 
     def as_json(self, now_ns: int) -> dict[str, Any]:
         return {
@@ -102,7 +107,7 @@ class StreamBook:
             case DataSourceAnnounce(stream_id=stream_id, name=name, meta_version=version) if name:
                 # Version 0 is the driver's word: the producer's own comes before it.
                 if version or stream_id not in self._names:
-                    self._names[stream_id] = name
+                    _remember(self._names, stream_id, name)
             case _:
                 pass
 
@@ -112,7 +117,7 @@ class StreamBook:
         # A dying owner may speak once more after its successor did.
         if known is not None and found.epoch < known.epoch and known.age_ns(now_ns) < self._forget_after_ns:
             return
-        self._streams[found.stream_id] = StreamHeard(
+        heard = StreamHeard(
             stream_id=found.stream_id,
             producer_id=found.producer_id,
             epoch=found.epoch,
@@ -123,6 +128,7 @@ class StreamBook:
             announced_ns=found.announce_timestamp_ns if is_ours else None,
             heard_ns=now_ns,
         )
+        _remember(self._streams, found.stream_id, heard)
 
     def streams(self, now_ns: int) -> list[StreamHeard]:
         """What is announced at the moment, by id."""
@@ -138,6 +144,14 @@ class StreamBook:
     def _named(self, one: StreamHeard) -> StreamHeard:
         name = self._names.get(one.stream_id, "")
         return replace(one, name=name) if name else one
+
+
+def _remember(known: dict[int, _T], stream_id: int, what: _T) -> None:
+    """In the order in which they were heard: of too many, the one that was longest not heard of goes."""
+    known.pop(stream_id, None)
+    known[stream_id] = what
+    if len(known) > _MOST:
+        del known[next(iter(known))]
 
 
 class AnnounceEar:
@@ -163,9 +177,12 @@ class AnnounceEar:
 
     def poll(self) -> None:
         for ear in self._ears:
-            while messages := ear.poll(256):
+            for _ in range(_POLLS):
+                messages = ear.poll(256)
                 for message in messages:
                     self.book.hear(message, time.monotonic_ns())
+                if not messages:
+                    break
 
     def listen(self, seconds: float, *, until: Iterable[int] | None = None) -> list[StreamHeard]:
         """The streams announced within `seconds`; sooner if all of `until` were heard."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..context import Context
-from ..errors import MediaDriverError, ServiceError
+from ..errors import CommandFailed, MediaDriverError, ServiceError
 from ..runtime.aeron_counters import read_aeron_counters
 from ..service import ServiceClient
 
@@ -46,6 +46,14 @@ def all_rows(client: ServiceClient, command: str, **arguments: Any) -> list[dict
     """All rows of `streams()` or `leases()`, however many answers they come in."""
     key = {"streams": "stream_id", "leases": "lease_id"}[command]
     rows: list[dict[str, Any]] = []
-    while part := client.call(command, {**arguments, "first": int(rows[-1][key]) + 1 if rows else 0}):
+    first = 0
+    while part := client.call(command, {**arguments, "first": first}):
+        try:
+            last = int(part[-1][key])
+        except (TypeError, LookupError, ValueError):
+            raise CommandFailed(f"the driver answers {command} with rows that have no {key}") from None
+        if last < first:
+            raise CommandFailed(f"the driver answers {command} with {key} {last} where {first} comes next")
         rows += part
+        first = last + 1
     return rows

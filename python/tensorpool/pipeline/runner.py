@@ -60,8 +60,10 @@ def run(
         _check_checkpoint(settings.out, engine)
         session = spark if spark is not None else open_session(master=master, remote=remote)
         try:
+            # Who changed their mind while Spark started does not have to wait for a micro-batch.
             with _said_plainly():
-                _stream(session, settings, engine, once=once, look=look, stop=stop)
+                if not stop():
+                    _stream(session, settings, engine, once=once, look=look, stop=stop)
                 if once and not stop():
                     engine.close(SparkTasks(session))
             found = status(settings.out)

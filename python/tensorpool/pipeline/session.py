@@ -62,6 +62,8 @@ def _signals_stay() -> Iterator[None]:
     """Spark takes Ctrl-C for itself, to cancel its jobs: a run is to end after the micro-batch it is in."""
     is_ours = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if is_ours else None
-    yield
-    if before is not None:
-        signal.signal(signal.SIGINT, before)
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)

@@ -100,14 +100,12 @@ def _first_seq(piece: Piece) -> int | None:
     return min(starts, default=None)
 
 
-def as_gaps(piece: Piece, reason: str) -> list[Gap]:
-    """The piece as if none of it could be written: its own gaps, and one for each run of its rows."""
-    found = [one.gap for one in piece.gaps]
-    if piece.batch is not None:
-        cuts = [one.before_row for one in piece.gaps if one.gap.epoch == piece.epoch]
-        bounds = sorted({0, len(piece.batch), *cuts})
-        seqs = piece.batch.seq
-        for start, stop in pairwise(bounds):
-            first, last = int(seqs[start]), int(seqs[stop - 1])
-            found.append(Gap(piece.stream_id, piece.epoch, first, last - first + 1, reason))
-    return sorted(found)
+def rows_as_gaps(piece: Piece, reason: str) -> list[Gap]:
+    """The rows of a piece as if none of them could be written: one for each run between its own gaps."""
+    if piece.batch is None:
+        return []
+    cuts = [one.before_row for one in piece.gaps if one.gap.epoch == piece.epoch]
+    bounds = sorted({0, len(piece.batch), *cuts})
+    seqs = piece.batch.seq
+    runs = ((int(seqs[start]), int(seqs[stop - 1])) for start, stop in pairwise(bounds))
+    return [Gap(piece.stream_id, piece.epoch, first, last - first + 1, reason) for first, last in runs]

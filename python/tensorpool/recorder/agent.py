@@ -6,6 +6,7 @@ One thread takes the turns (the runner's); `ask` is how others have something do
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -67,6 +68,8 @@ class RecorderAgent:
         self._ring = Ring(settings.pre_trigger_ns or 0)
         self._speed = Speed()
         self._asked: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        # What is asked before the end is answered at the end; nothing is asked after it.
+        self._asking = threading.Lock()
         self._is_active = True
         self._is_closed = False
         self._next_listen_ns = self._next_figures_ns = 0
@@ -138,9 +141,10 @@ class RecorderAgent:
 
     def on_close(self) -> None:
         """Everything that is there is written and sealed. The first error is raised last."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        with self._asking:
+            if self._is_closed:
+                return
+            self._is_closed = True
         self._native.close()
         self._lanes.close()
         if self._ears is not None:
@@ -169,9 +173,10 @@ class RecorderAgent:
                 answer.set_exception(error)
 
         self.check_home()
-        if self._is_closed:
-            raise ClosedError("the recorder is closed")
-        self._asked.put(do)
+        with self._asking:
+            if self._is_closed:
+                raise ClosedError("the recorder is closed")
+            self._asked.put(do)
         return answer.result(timeout)
 
     def _run_asked(self) -> None:

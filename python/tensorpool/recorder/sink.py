@@ -14,7 +14,7 @@ from typing import Final
 from ..clock import Clock
 from ..errors import DiskFull, RecordingError, UnfitFrames, WriteFailed
 from ..recording import Gap, RecordingLedger, RecordingWriter, Recovered, WriterLimits
-from .account import StreamAccount, as_gaps
+from .account import StreamAccount, rows_as_gaps
 from .arena import Piece
 from .ears import Note
 from .state import Disk
@@ -60,6 +60,9 @@ class Sink:
         self.writer = RecordingWriter(root, limits=limits, holder="recorder", clock=clock)
         self.payload_bytes = 0
         self.free_bytes = 0
+        # What is shown before the first look at the disk is true as well.
+        with suppress(OSError):
+            self.free_bytes = free(root)
         # The first table takes a quarter of a second, for what Arrow imports then: not with frames waiting.
         with suppress(RecordingError):
             self.writer.flush()
@@ -167,10 +170,8 @@ class Sink:
 
     @staticmethod
     def _as_gaps(step: _Step, reason: str) -> list[Gap]:
-        if step.piece is None:
-            return list(step.gaps)
-        told = {one.gap for one in step.piece.gaps}
-        rows = [gap for gap in as_gaps(step.piece, reason) if gap not in told]
+        """What is left to tell of a step that is not written; gaps of other epochs were steps before it."""
+        rows = [] if step.piece is None else rows_as_gaps(step.piece, reason)
         return sorted([*rows, *step.gaps])
 
     def _failed(self, step: _Step, error: RecordingError) -> None:

@@ -12,11 +12,16 @@ from typing import Final
 from ..errors import DiskFull, WriteFailed
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_GO_ON: Final = "make room; what was written before is kept, and writing can go on"
+AGAIN: Final = "make room, or choose another place, and do it again: nothing of it is kept"
 
 
 @contextmanager
-def written_to(path: Path) -> Iterator[None]:
-    """Turns what the operating system says into our own errors, which name the file."""
+def written_to(path: Path, no_room: str = _GO_ON) -> Iterator[None]:
+    """Turns what the operating system says into our own errors, which name the file.
+
+    `no_room` says what to do about a full disk.
+    """
     try:
         yield
     except WriteFailed:
@@ -24,7 +29,7 @@ def written_to(path: Path) -> Iterator[None]:
     except OSError as error:
         kind, remedy = WriteFailed, "check the device and its permissions"
         if error.errno in _NO_ROOM:
-            kind, remedy = DiskFull, "make room; what was written before is kept, and writing can go on"
+            kind, remedy = DiskFull, no_room
         raise kind(f"{path}: {error.strerror or error}; {remedy}", path=path, code=error.errno) from error
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 
-from .. import _native
 from ..errors import UnfitFrames
 from . import layout, manifest, manifest_writer
 from .batch import FrameBatch
@@ -18,6 +16,7 @@ from .manifest import Kind
 from .pending import Pending
 from .recover import Recovered, recover_stream
 from .segment_writer import SegmentWriter
+from .stream_lock import lock_stream
 from .tables import read_gaps
 
 
@@ -30,7 +29,7 @@ class StreamWriter:
         directory = root / f"stream={stream_id}"
         for parent in make_directories(directory, above=root):
             sync_directory(parent)
-        self._lock = _native.FileLock(directory / layout.WRITER_LOCK, f"process {os.getpid()} ({holder})")
+        self._lock = lock_stream(directory, holder)
         try:
             self.recovered: list[Recovered] = recover_stream(root, stream_id)
             self._ends = self._recorded_ends()

@@ -92,8 +92,13 @@ class TableWriter:
                 self._dirty.add(table)
                 raise
         while self._names_to_sync:
-            sync_directory(self._names_to_sync[-1])
-            self._names_to_sync.pop()
+            # Taken out first: `flush` may add one meanwhile, and that one is still to be synced.
+            name = self._names_to_sync.pop()
+            try:
+                sync_directory(name)
+            except BaseException:
+                self._names_to_sync.append(name)
+                raise
 
     def close(self) -> None:
         """Writes what waits and ends the files."""

@@ -204,9 +204,12 @@ class RecordingWriter:
         for gap in noticed:
             self._note_gap(gap)
 
-    def _stream(self, stream_id: int) -> StreamWriter:
+    def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the writer is closed")
+
+    def _stream(self, stream_id: int) -> StreamWriter:
+        self._check_open()
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -252,11 +255,13 @@ class RecordingWriter:
             "kind": kind, "message": message, "json": text,
         }  # fmt: skip
         with self._lock:
+            self._check_open()
             self._tables.add(table, row)
 
     def mark(self, label: str, *, stream_id: int | None = None) -> None:
         """Puts a label at this moment."""
         with self._lock:
+            self._check_open()
             self._tables.add(
                 "marks", {"time_ns": self._clock.wall_ns(), "stream_id": stream_id, "label": label}
             )

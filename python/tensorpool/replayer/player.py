@@ -74,6 +74,7 @@ def replay(
     )  # fmt: skip
     recording = Recording(root)
     with ExitStack() as undo:
+        undo.callback(recording.close)
         if context is None:
             context = undo.enter_context(open_context())
             made: Context | None = context

@@ -84,7 +84,10 @@ class CompositeAgent:
                 work += agent.do_work()
             except AgentFinished:
                 self._running.remove(agent)
-                close(agent)
+                try:
+                    close(agent)
+                except Exception as error:
+                    errors.append(error)
             except Exception as error:
                 errors.append(error)
         if errors:

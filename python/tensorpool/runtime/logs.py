@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
@@ -30,7 +31,7 @@ _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"
 
 
 class RateLimiter:
-    """Lets `burst` events of a kind through in each window, and counts the rest."""
+    """Lets `burst` events of a kind through in each window, and counts the rest. Any thread may ask."""
 
     def __init__(
         self, *, burst: int = 1, window_ns: int = _REPEAT_WINDOW_NS, clock: Clock = SYSTEM_CLOCK
@@ -40,9 +41,15 @@ class RateLimiter:
         self._clock = clock
         # key → [start of its window, let through in it, left out since the last that came through]
         self._seen: OrderedDict[Hashable, list[int]] = OrderedDict()
+        # Logging filters before it takes its own lock. Reentrant: a finalizer may log in the middle of it.
+        self._lock = threading.RLock()
 
     def admit(self, key: Hashable) -> int | None:
         """None to leave it out; else how many of its kind were left out before it."""
+        with self._lock:
+            return self._admit(key)
+
+    def _admit(self, key: Hashable) -> int | None:
         now = self._clock.monotonic_ns()
         state = self._seen.get(key)
         if state is None:
@@ -64,7 +71,8 @@ class RateLimiter:
     @property
     def suppressed(self) -> int:
         """Left out, and not yet told by a later line."""
-        return sum(state[2] for state in self._seen.values())
+        with self._lock:
+            return sum(state[2] for state in self._seen.values())
 
 
 class RepeatFilter(logging.Filter):

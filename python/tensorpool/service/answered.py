@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import replace
 
+from ..errors import CodecError
 from .events import ERROR, Event
 
 _MAX_REQUESTS = 1024
@@ -37,12 +38,20 @@ class Answered:
         if not event.correlation_id:
             return
         content = _content(event)
-        size = len(content) + sum(len(reply.encode()) for reply in replies)
+        size = len(content) + sum(map(_size, replies))
         self._kept[event.correlation_id] = (content, replies, size)
         self._bytes += size
         while self._kept and (len(self._kept) > _MAX_REQUESTS or self._bytes > _MAX_BYTES):
             _, (_, _, gone) = self._kept.popitem(last=False)
             self._bytes -= gone
+
+
+def _size(reply: Event) -> int:
+    try:
+        return len(reply.encode())
+    except CodecError:
+        # The author's value has no place on the wire; whoever publishes the answer says so.
+        return 0
 
 
 def _content(event: Event) -> bytes:

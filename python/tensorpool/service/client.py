@@ -110,22 +110,33 @@ class ServiceClient:
         answer = self._ask(key, text, (key + RESULT, key + FAILED), timeout)
         if answer.key.endswith(FAILED):
             raise CommandFailed(f"{self.tag} {key}: {answer.value!s}")
-        return json.loads(str(answer.value))
+        return self._json_of(answer)
+
+    def _json_of(self, answer: Event) -> Any:
+        try:
+            return json.loads(str(answer.value))
+        except (ValueError, RecursionError):
+            raise CommandFailed(f"{self.tag} answered with {answer.key}, and that is no JSON") from None
 
     def _commands_with_token(self, timeout: float | None) -> frozenset[str]:
         """The commands that need a token; it goes to no other."""
         if self._needs_token is None:
             answer = self._ask("describe()", "{}", (f"describe(){RESULT}",), timeout)
-            commands = json.loads(str(answer.value))["commands"]
-            self._needs_token = frozenset(
-                f"{n}()" for n, command in commands.items() if command["needs_token"]
-            )
+            try:
+                commands = self._json_of(answer)["commands"]
+                self._needs_token = frozenset(
+                    f"{n}()" for n, command in commands.items() if command["needs_token"]
+                )
+            except (TypeError, KeyError, AttributeError):
+                raise CommandFailed(f"{self.tag} does not say which commands need a token") from None
         return self._needs_token
 
     def ping(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Who answers to the name."""
         answer = self._ask("ping()", None, (f"ping(){RESULT}",), timeout)
-        found: dict[str, Any] = json.loads(str(answer.value))
+        found = _presence(answer)
+        if found is None:
+            raise CommandFailed(f"{self.tag} does not say who it is")
         return found
 
     def watch(self, name: str | None = None, *, timeout: float | None = None) -> Generator[Event, None, None]:
@@ -306,12 +317,23 @@ def find_services(
             if not asked:
                 asked = mailbox.is_connected and control.offer(question) == "sent"
             for event in _decoded(mailbox.take(64, min(remaining, _SLICE_S))):
-                if event.correlation_id == correlation_id and event.key == f"ping(){RESULT}":
-                    found[f"{event.tag} {event.value!s}"] = {"tag": event.tag, **json.loads(str(event.value))}
+                if event.correlation_id != correlation_id or event.key != f"ping(){RESULT}":
+                    continue
+                if (one := _presence(event)) is not None:
+                    found[f"{event.tag} {event.value!s}"] = {"tag": event.tag, **one}
     finally:
         mailbox.close()
         control.close()
     return sorted(found.values(), key=lambda s: (s["tag"], s["pid"]))
+
+
+def _presence(event: Event) -> dict[str, Any] | None:
+    """Who answered a ping; None if that cannot be read: it may be anybody's service."""
+    try:
+        found = json.loads(str(event.value))
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and type(found.get("pid")) is int else None
 
 
 def watch_all(

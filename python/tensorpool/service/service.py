@@ -192,9 +192,12 @@ class Service:
         if not declared.needs_token:
             return
         if self._token is None:
-            raise Rejected(f"{declared.name}() needs a token, and this service has none configured")
+            raise Rejected(
+                f"{declared.name}() needs a token, and this service has none configured; "
+                "give it one (token in [service] of its configuration) and start it again"
+            )
         if not isinstance(given, str) or not self._token.matches(given):
-            raise Rejected(f"{declared.name}() needs the service's token")
+            raise Rejected(f"{declared.name}() needs the service's token: TENSORPOOL_TOKEN, or token=")
 
     # --- for the service's author
 

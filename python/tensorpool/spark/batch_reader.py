@@ -44,7 +44,7 @@ class FrameReader(DataSourceReader):
     def _plan(self) -> list[FrameRange | LostRange]:
         options = self._options
         planner = Planner(options.path, options["streams"])
-        start, end = _places(planner, options["startingOffsets"]), _places(planner, options["endingOffsets"])
+        start, end = _places(planner, options)
         if ttl_ns := options["leaseTimeout"]:
             # Nobody is left to renew it: it has to last as long as the query.
             Hold(options.path, holder="spark batch", ttl_ns=ttl_ns).keep(start)
@@ -64,18 +64,23 @@ class FrameReader(DataSourceReader):
         return read_range(partition.value, self._options, self._schema)
 
 
-def _places(planner: Planner, asked: Any) -> Offsets:
-    """What `startingOffsets` and `endingOffsets` ask for, of every stream."""
-    earliest, latest = planner.earliest(), planner.latest()
-    if isinstance(asked, str):
-        return earliest if asked == "earliest" else latest
-    named = {"earliest": earliest, "latest": latest}
-    # A stream that is not named is read whole: that is "earliest" for a start and "latest" for an end, and
-    # whoever asks for places of some streams wants the others out of the way only by `streams`.
-    return {
-        stream: named[place].get(stream, START) if isinstance(place, str) else place
-        for stream, place in asked.items()
-    }
+def _places(planner: Planner, options: Options) -> tuple[Offsets, Offsets]:
+    """What `startingOffsets` and `endingOffsets` ask for, of every stream that is read.
+
+    One that they do not name is read whole: option `streams` is how others are left out.
+    """
+    named = {"earliest": planner.earliest(), "latest": planner.latest()}
+
+    def places(asked: Any, otherwise: str) -> Offsets:
+        if isinstance(asked, str):
+            return named[asked]
+        chosen = {stream: asked.get(stream, otherwise) for stream in named[otherwise]}
+        return {
+            stream: named[place].get(stream, START) if isinstance(place, str) else place
+            for stream, place in chosen.items()
+        }
+
+    return places(options["startingOffsets"], "earliest"), places(options["endingOffsets"], "latest")
 
 
 def times(options: Options) -> tuple[int | None, int | None]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
@@ -111,7 +113,7 @@ def _read_mark(path: Path) -> tuple[int, int] | None:
     try:
         epoch, seq = json.loads(path.read_bytes())
         return int(epoch), int(seq)
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return None
 
 
@@ -138,8 +140,9 @@ class LiveRows:
         # Another process of this executor, at its turn, may have handed it out already.
         if self.last is not None and place <= self.last:
             return
-        data = bytes(frame.array.reshape(-1).view("uint8")) if self._with_payload else b""
-        row = _row(frame, data)
+        array = _in_one_run(frame.array)
+        data = bytes(array.ravel("K").view("uint8")) if self._with_payload else b""
+        row = _row(frame, array, data)
         if not frame.valid():
             # Overwritten while it was copied: it shows as missed when the next one comes.
             return
@@ -162,9 +165,13 @@ class LiveRows:
         self._rows, self._gaps, self._size = [], [], 0
 
 
-def _row(frame: _native.Frame, data: bytes) -> dict[str, Any]:
-    array = frame.array
-    is_row_major = array.flags.c_contiguous
+def _in_one_run(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """As it lies in memory, in whichever order; a copy where there are holes between its elements."""
+    is_one = array.flags.c_contiguous or array.flags.f_contiguous
+    return array if is_one else np.ascontiguousarray(array)
+
+
+def _row(frame: _native.Frame, array: npt.NDArray[Any], data: bytes) -> dict[str, Any]:
     return {
         "stream_id": frame.stream_id,
         "epoch": signed(frame.epoch),
@@ -179,8 +186,8 @@ def _row(frame: _native.Frame, data: bytes) -> dict[str, Any]:
         "dtype": frame.element_type,
         "shape": list(array.shape),
         "strides": list(array.strides),
-        "major_order": "row" if is_row_major else "column",
-        "payload_bytes": frame.nbytes,
+        "major_order": "row" if array.flags.c_contiguous else "column",
+        "payload_bytes": array.nbytes,
         "crc32c": _native.crc32c(data) if data else None,
         "payload": data,
     }

@@ -134,7 +134,8 @@ TABLE: Final = (
     ),
     _one(
         "endingOffsets", frozenset({READ}), _offsets, "latest", "latest",
-        "Where a batch read ends, in the same form (that frame is not read).",
+        """Where a batch read ends, in the same form (that frame is not read). A stream that it does not name
+        is read to its latest frame.""",
     ),
     _one(
         "startingTimestamp", _READS, _time, None, "",

@@ -42,6 +42,8 @@ class RangeScan:
         self._recording = Recording(terms.path)
         self._seen: dict[int, list[npt.NDArray[np.uint64]]] = {}
         self._last: Cursor | None = None
+        """The last row of the share before this one."""
+        self._last_row: Cursor | None = None
         self._bad: str | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -123,8 +125,6 @@ class RangeScan:
         if self._terms.include_gaps:
             self._seen.setdefault(block.epoch, []).append(np.array(seqs))
         self._last_row = Cursor(self._range.stream_id, block.epoch, int(seqs[-1]))
-
-    _last_row: Cursor | None = None
 
     def _check_end(self) -> None:
         what = self._range

@@ -27,11 +27,12 @@ from .bounds import Bounds
 from .config import SupervisorSettings
 from .ears import ears_on
 from .events import Happened
+from .latest import Latest
 from .orders import Orders
 from .picture import Audit, Picture
 from .policy import Decision, Policy
 from .service import SupervisorService
-from .views import MismatchView, Snapshot, as_json
+from .views import LedgerView, MismatchView, Snapshot, as_json
 
 _LOG = logging.getLogger(__name__)
 _LISTEN_NS: Final = 20_000_000
@@ -75,8 +76,6 @@ class SupervisorAgent:
         self._clock = clock
         self.counters = SupervisorCounters(instance=instance)
         self.decisions: deque[Decision] = deque(maxlen=_MOST_DECISIONS)
-        self.latest = Snapshot(clock.monotonic_ns())
-        """The picture as it was judged last; any thread may read it."""
         self._policy = Policy(settings.rules)
         streams = context._streams
         channel = streams.channels[0] if streams.channels else "aeron:ipc"
@@ -88,6 +87,7 @@ class SupervisorAgent:
             max_consumers=settings.max_consumers,
         )
         self._picture = Picture(bounds, audit)
+        self._latest = Latest(self._picture, settings.look_ns, clock)
         self._bounds = bounds
         self._mismatches: frozenset[MismatchView] = frozenset()
         self._started_ns = clock.monotonic_ns()
@@ -121,13 +121,15 @@ class SupervisorAgent:
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._next_listen_ns:
             self._next_listen_ns = now_ns + _LISTEN_NS
-            heard = self._ears.poll()
+            with self._latest.listening():
+                heard = self._ears.poll()
             self.counters.heard.add(heard)
             if not heard and (why := self._ears.failure):
                 raise RoleFailed(f"Aeron cannot listen: {why}")
         if now_ns >= self._next_look_ns:
             self._next_look_ns = now_ns + self._settings.look_ns
-            self._look(now_ns)
+            with self._latest.lock:
+                self._look(now_ns)
         self._exposure.do_work()
         # Reading leads to nothing that is to be done at once: it must not keep an idle strategy from resting.
         return self._service_agent.do_work() + self._send()
@@ -141,21 +143,27 @@ class SupervisorAgent:
     def on_close(self) -> None:
         self._stack.close()
 
+    @property
+    def latest(self) -> Snapshot:
+        """The picture, a look ago at most; any thread may have it."""
+        return self._latest()
+
     # --- judging and doing
 
     def _look(self, now_ns: int) -> None:
-        self.latest = snapshot = self._picture.snapshot(now_ns)
-        self.counters.streams.set(len(snapshot.streams))
-        self.counters.consumers.set(sum(len(one.consumers) for one in snapshot.streams))
-        self._tell_of_mismatches(snapshot, now_ns)
-        for decision in self._policy.judge(snapshot, now_ns, self._orders.manual):
+        picture, orders = self._picture, self._orders
+        sight = picture.sight(now_ns)
+        self.counters.streams.set(picture.streams)
+        self.counters.consumers.set(picture.consumers)
+        self._tell_of_mismatches(picture.ledger(now_ns), now_ns)
+        for decision in self._policy.judge(sight, now_ns, orders.manual):
             self.decide(decision)
-        for order in self._orders.due(snapshot, now_ns):
+        for order in orders.due(sight, now_ns):
             self._order(order)
 
-    def _tell_of_mismatches(self, snapshot: Snapshot, now_ns: int) -> None:
+    def _tell_of_mismatches(self, ledger: LedgerView | None, now_ns: int) -> None:
         """Each of them once, when it comes."""
-        wrong = () if snapshot.ledger is None else snapshot.ledger.mismatches
+        wrong = () if ledger is None else ledger.mismatches
         # How many frames are missing may change all the time; that some are is said once.
         known = {(one.stream_id, one.path, one.who) for one in self._mismatches}
         for one in wrong:
@@ -175,14 +183,15 @@ class SupervisorAgent:
         who = f"stream {decision.stream_id}"
         who += "" if decision.consumer_id is None else f", consumer {decision.consumer_id}"
         text = f"{decision.action} by {decision.by}: {decision.reason}"
-        self._picture.observe(
-            Happened("decision", decision.stream_id, f"{who}: {text}"), self._clock.monotonic_ns()
-        )
+        now_ns = self._clock.monotonic_ns()
+        with self._latest.lock:
+            self._picture.observe(Happened("decision", decision.stream_id, f"{who}: {text}"), now_ns)
+            sight = self._picture.sight(now_ns)
         _LOG.warning("%s: %s", who, text)
         if decision.action == "reconfigure":
             self._command(decision)
             return
-        for order in self._orders.take(decision, self.latest):
+        for order in self._orders.take(decision, sight):
             self._order(order)
         # An order goes out now, not at the next look.
         self._next_look_ns = 0 if decision.action in ("limit", "redirect") else self._next_look_ns

@@ -19,7 +19,7 @@ from ..service import ServiceStreams
 from .activity import read_activity
 from .asking import Asking
 from .bounds import Bounds
-from .events import Slept, Unheard, read_told, told_of
+from .events import Slept, Unheard, read_told
 from .picture import Audit, Picture
 from .reading import Reader, read_word
 from .views import Snapshot
@@ -54,7 +54,8 @@ class Ears:
         asks: bool = True,
     ) -> None:
         self._clock = clock
-        self._observers = tuple(observers)
+        first, *others = observers
+        self._tell = _tell_all((first, *others)) if others else first.observe
         self._reader = Reader()
         self._asking = Asking(bounds.report_period_ns) if asks else None
         # A reader that falls behind must stall nobody: what it missed comes again.
@@ -99,19 +100,12 @@ class Ears:
                 self._questions.offer(question.encode(self._clock))
         return heard
 
-    def _tell(self, event: object, now_ns: int) -> None:
-        for one in self._observers:
-            one.observe(event, now_ns)
-
     def _drain(self, ear: _native.Subscription, now_ns: int) -> int:
         heard = 0
         while heard < _MOST_A_TURN and (messages := ear.poll(_BATCH)):
             heard += len(messages)
-            for message in messages:
-                event = self._reader.read(message)
-                if event is None:
-                    continue
-                if isinstance(event, ShmPoolAnnounce):
+            for event in self._reader.heard(messages):
+                if type(event) is ShmPoolAnnounce:
                     self._note_region(event)
                 self._tell(event, now_ns)
         return heard
@@ -120,8 +114,11 @@ class Ears:
         heard = 0
         while heard < _MOST_A_TURN and (messages := self._status.take(_BATCH)):
             heard += len(messages)
-            for message in messages:
-                self._hear_word(message, now_ns)
+            for one in self._reader.told(messages):
+                if type(one) is bytes:
+                    self._hear_word(one, now_ns)
+                else:
+                    self._tell(one, now_ns)
         overflowed = self._status.counters()["overflowed"]
         if overflowed != self._overflowed:
             self._tell(Unheard("overflowed", overflowed - self._overflowed), now_ns)
@@ -129,10 +126,6 @@ class Ears:
         return heard
 
     def _hear_word(self, message: bytes, now_ns: int) -> None:
-        # Nearly all of them are accounts in the form that our own attachments write.
-        if (found := _native.read_told(message)) is not None:
-            self._tell(told_of(found), now_ns)
-            return
         word = read_word(message)
         if word is None:
             # Values of other formats are the business of whoever asked for them.
@@ -225,6 +218,14 @@ class Watcher:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _tell_all(observers: tuple[Observer, ...]) -> Callable[[object, int], None]:
+    def tell(event: object, now_ns: int) -> None:
+        for one in observers:
+            one.observe(event, now_ns)
+
+    return tell
 
 
 def bounds_of(context: Context) -> Bounds:

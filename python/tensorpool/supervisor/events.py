@@ -95,9 +95,18 @@ class ConsumerTold(NamedTuple):
 
 
 class LatencyTold(NamedTuple):
+    """How long frames took to a consumer in the last period."""
+
     stream_id: int
     consumer_id: int
-    latency: LatencyView
+    frames: int
+    p50_ns: int
+    p99_ns: int
+    max_ns: int
+    since: str
+
+    def view(self) -> LatencyView:
+        return LatencyView(self.frames, self.p50_ns, self.p99_ns, self.max_ns, self.since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,16 +198,6 @@ def read_told(kind: str, value: object) -> ProducerTold | ConsumerTold | Latency
         return None
 
 
-def told_of(found: tuple[str, tuple[Any, ...]]) -> ProducerTold | ConsumerTold | LatencyTold:
-    """The same from what `_native.read_told` has read."""
-    kind, fields = found
-    if kind == "consumer":
-        return ConsumerTold(*fields)
-    if kind == "producer":
-        return ProducerTold(*fields)
-    return LatencyTold(fields[0], fields[1], LatencyView(*fields[2:]))
-
-
 def read_json(value: object) -> Any:
     """None for what is no JSON."""
     if not isinstance(value, str):
@@ -248,14 +247,15 @@ def _consumer(found: dict[str, Any]) -> ConsumerTold:
 
 
 def _latency(found: dict[str, Any]) -> LatencyTold:
-    latency = LatencyView(
+    return LatencyTold(
+        whole(found["stream_id"]),
+        whole(found["consumer_id"]),
         whole(found["count"]),
         whole(found["p50_ns"]),
         whole(found["p99_ns"]),
         whole(found["max_ns"]),
         text(found.get("since", "")),
     )
-    return LatencyTold(whole(found["stream_id"]), whole(found["consumer_id"]), latency)
 
 
 def whole(value: object) -> int:

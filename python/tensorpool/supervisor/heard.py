@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..sbe.wire import ConsumerHello, Mode, ShmPoolAnnounce
 from .events import ConsumerReport, ConsumerTold, LatencyTold, ProducerReport, ProducerTold
 from .gauge import Gauge
-from .views import ON_PURPOSE, ConsumerView, LatencyView, PoolView, ProducerView
+from .views import ON_PURPOSE, ConsumerView, PoolView, ProducerView
 
 HEADER_SLOT_BYTES = 256
 SUPERBLOCK_BYTES = 64
@@ -94,8 +94,7 @@ class ConsumerHeard:
     drops_late: int = 0
     is_limited: bool = False
     told: ConsumerTold | None = None
-    told_ns: int = 0
-    latency: LatencyView | None = None
+    latency: LatencyTold | None = None
     latency_ns: int = 0
     max_rate_hz: int = 0
     wants_limit: bool = False
@@ -106,58 +105,65 @@ class ConsumerHeard:
 
     def on_report(self, report: ConsumerReport, now_ns: int) -> bool:
         """False if it contradicts what was said before: two who go by one id."""
-        reported = (report.epoch, report.last_seq or 0)
-        is_sound = (
-            report.drops_gap >= self.drops_gap
-            and report.drops_late >= self.drops_late
-            and reported >= self.reported
-        )
-        if reported[0] == self.reported[0] < self.epoch:
+        # Taken apart at once: thousands of fields a second by their names would take longer than the rest.
+        _, _, epoch, last_seq, drops_gap, drops_late, self.is_limited = report
+        reported, before = (epoch, last_seq or 0), self.reported
+        is_sound = drops_gap >= self.drops_gap and drops_late >= self.drops_late and reported >= before
+        if epoch == before[0] < self.epoch:
             # It insists: the later epoch was nobody's word of this consumer.
-            self.epoch, self.last_seq = report.epoch, report.last_seq
-        self.reported, self.is_limited = reported, report.is_limited
-        self._reach(report.epoch, report.last_seq)
-        self.drops_gap, self.drops_late = report.drops_gap, report.drops_late
+            self.epoch, self.last_seq = epoch, last_seq
+        self.reported = reported
+        self._reach(epoch, last_seq)
+        self.drops_gap, self.drops_late = drops_gap, drops_late
         self.heard_ns = now_ns
         if self.told is None:
-            self.losses.add(now_ns, report.drops_gap + report.drops_late)
-            if report.last_seq is not None:
-                self.frames.add(now_ns, report.last_seq)
+            self.losses.add(now_ns, drops_gap + drops_late)
+            if last_seq is not None:
+                self.frames.add(now_ns, last_seq)
         return is_sound
 
     def on_told(self, told: ConsumerTold, now_ns: int) -> bool:
         """False if another process tells under this id."""
-        is_sound = self.told is None or told.pid == self.told.pid
-        if self.told is None:
+        _, _, pid, epoch, _, last_seq, _, received, dropped, _, _, _ = told
+        before = self.told
+        if before is None:
             self.frames.clear()
             self.losses.clear()
-        self.told, self.told_ns, self.heard_ns = told, now_ns, now_ns
-        if told.epoch is not None:
-            self._reach(told.epoch, told.last_seq)
-        self.frames.add(now_ns, told.received)
-        self.losses.add(now_ns, sum(n for name, n in told.dropped.items() if name not in ON_PURPOSE))
-        return is_sound
+        self.told, self.heard_ns = told, now_ns
+        if epoch is not None:
+            self._reach(epoch, last_seq)
+        self.frames.add(now_ns, received)
+        lost = sum(n for name, n in dropped.items() if name not in ON_PURPOSE) if dropped else 0
+        self.losses.add(now_ns, lost)
+        return before is None or pid == before.pid
 
     def _reach(self, epoch: int, last_seq: int | None) -> None:
         """Reports and accounts come on two streams: the one that is read later may be the older one."""
         if epoch > self.epoch:
             self.epoch, self.last_seq = epoch, last_seq
-        elif epoch == self.epoch and last_seq is not None:
-            self.last_seq = max(last_seq, self.last_seq or 0)
+        elif epoch == self.epoch and last_seq is not None and last_seq > (self.last_seq or -1):
+            self.last_seq = last_seq
 
     def on_latency(self, told: LatencyTold, now_ns: int) -> None:
-        self.latency, self.latency_ns = told.latency, now_ns
+        self.latency, self.latency_ns = told, now_ns
 
     def on_hello(self, hello: ConsumerHello, now_ns: int) -> None:
         self.max_rate_hz, self.wants_limit = hello.max_rate_hz, hello.mode is Mode.RATE_LIMITED
         self.heard_ns = now_ns
 
-    def view(self, now_ns: int, current_seq: int | None, forget_ns: int) -> ConsumerView:
+    def latency_at(self, now_ns: int, forget_ns: int) -> LatencyTold | None:
+        return self.latency if now_ns - self.latency_ns <= forget_ns else None
+
+    def backlog(self, current_seq: int | None, epoch: int) -> int | None:
+        """By the producer's sequence in the stream's epoch."""
+        if current_seq is None or self.last_seq is None or self.epoch != epoch:
+            return None
+        return max(current_seq - self.last_seq, 0)
+
+    def view(self, now_ns: int, current_seq: int | None, epoch: int, forget_ns: int) -> ConsumerView:
         told = self.told
         by_qos = {"gap": self.drops_gap, "late": self.drops_late}
-        backlog = None
-        if current_seq is not None and self.last_seq is not None:
-            backlog = max(current_seq - self.last_seq, 0)
+        latency = self.latency_at(now_ns, forget_ns)
         return ConsumerView(
             stream_id=self.stream_id,
             consumer_id=self.consumer_id,
@@ -170,13 +176,13 @@ class ConsumerHeard:
             drops_late=self.drops_late,
             dropped={name: n for name, n in by_qos.items() if n} if told is None else told.dropped,
             dropped_per_s=self.losses.per_s(),
-            backlog=backlog,
+            backlog=self.backlog(current_seq, epoch),
             first_seq=told.first_seq if told is not None and told.epoch == self.epoch else None,
             span=None if told is None else told.span,
             received=None if told is None else told.received,
             outside={} if told is None else told.outside,
             looks=None if told is None else told.looks,
-            latency=self.latency if now_ns - self.latency_ns <= forget_ns else None,
+            latency=None if latency is None else latency.view(),
             max_rate_hz=self.max_rate_hz,
             wants_limit=self.wants_limit,
             own_stream_id=self.own_stream_id,
@@ -212,6 +218,10 @@ class StreamHeard:
         if self.announce is not None:
             return self.announce.epoch
         return 0 if self.producer is None else self.producer.epoch
+
+    @property
+    def current_seq(self) -> int | None:
+        return None if self.producer is None else self.producer.current_seq
 
     def on_announce(self, said: ShmPoolAnnounce, now_ns: int) -> None:
         """What follows from it is worked out once, not at each look."""

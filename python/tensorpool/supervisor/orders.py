@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from ..sbe.wire import ConsumerConfig, ConsumerConfigR2, Mode
 from .policy import Decision
-from .views import ConsumerView, Snapshot
+from .views import ConsumerView
 
 _AGAIN_NS: Final = 2_000_000_000
 _MOST: Final = 100_000
@@ -28,6 +28,14 @@ class _Order:
     epoch: int = 0
 
 
+class Sight(Protocol):
+    """Who is there."""
+
+    def consumer(self, stream_id: int, consumer_id: int) -> ConsumerView | None: ...
+
+    def own_stream_ids(self) -> set[int]: ...
+
+
 class Orders:
     """By stream and consumer."""
 
@@ -40,12 +48,12 @@ class Orders:
     def manual(self) -> frozenset[tuple[int, int]]:
         return frozenset(who for who, order in self._orders.items() if order.by == MANUAL)
 
-    def take(self, decision: Decision, snapshot: Snapshot) -> list[ConsumerConfig | ConsumerConfigR2]:
+    def take(self, decision: Decision, sight: Sight) -> list[ConsumerConfig | ConsumerConfigR2]:
         """A decision about a consumer. What is to be said at once comes back; the rest follows by `due`."""
         if decision.consumer_id is None or decision.action not in ("limit", "redirect", "release"):
             return []
         who = (decision.stream_id, decision.consumer_id)
-        consumer = snapshot.consumer(*who)
+        consumer = sight.consumer(*who)
         if decision.action == "release":
             self._orders.pop(who, None)
             return [] if consumer is None else [self._released(consumer)]
@@ -53,21 +61,17 @@ class Orders:
             # A stream that it has already is kept, whatever is ordered: going back would lose frames.
             own = 0 if consumer is None else consumer.own_stream_id
             if decision.action == "limit":
-                own = own or self._free_id(who, snapshot)
+                own = own or self._free_id(who, sight)
             self._orders[who] = _Order(decision.by, decision.max_rate_hz, decision.fallback_uri, own)
         return []
 
-    def due(self, snapshot: Snapshot, now_ns: int) -> Iterator[ConsumerConfig | ConsumerConfigR2]:
+    def due(self, sight: Sight, now_ns: int) -> Iterator[ConsumerConfig | ConsumerConfigR2]:
         """What has to be said now so that every order is in force."""
-        if not self._orders:
-            return
-        consumers = {
-            (one.stream_id, one.consumer_id): one for stream in snapshot.streams for one in stream.consumers
-        }
-        for who in self._orders.keys() - consumers.keys():
-            del self._orders[who]
-        for who, order in self._orders.items():
-            consumer = consumers[who]
+        for who, order in list(self._orders.items()):
+            consumer = sight.consumer(*who)
+            if consumer is None:
+                del self._orders[who]
+                continue
             is_new = order.said_ns is None or order.epoch != consumer.epoch
             is_heeded = (
                 consumer.mode == "rate_limited"
@@ -77,7 +81,7 @@ class Orders:
             if is_new or (not is_heeded and now_ns - (order.said_ns or 0) >= _AGAIN_NS):
                 if not is_new and order.max_rate_hz and not consumer.own_stream_id:
                     # Declined: somebody else has that stream.
-                    order.own_stream_id = self._free_id((*who, now_ns), snapshot)
+                    order.own_stream_id = self._free_id((*who, now_ns), sight)
                 order.said_ns, order.epoch = now_ns, consumer.epoch
                 yield self._said(who, order)
 
@@ -115,11 +119,10 @@ class Orders:
             descriptor_channel=self._channel if own else "",
         )
 
-    def _free_id(self, seed: Iterable[int], snapshot: Snapshot) -> int:
+    def _free_id(self, seed: Iterable[int], sight: Sight) -> int:
         """An id of the range that nobody is known to have; the producer has the last word."""
         first, last = self._own_ids
-        taken = {one.own_stream_id for stream in snapshot.streams for one in stream.consumers}
-        taken |= {one.own_stream_id for one in self._orders.values()}
+        taken = sight.own_stream_ids() | {one.own_stream_id for one in self._orders.values()}
         count = last - first + 1
         start = hash(tuple(seed)) % count
         for step in range(count):

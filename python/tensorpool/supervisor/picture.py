@@ -41,7 +41,7 @@ from .events import (
     WrittenTold,
 )
 from .heard import ConsumerHeard, ProducerHeard, StreamHeard
-from .showing import lineage, show
+from .showing import Sight, lineage, show
 from .told import Services
 from .views import CollisionView, LedgerView, NoticeView, Snapshot
 
@@ -59,7 +59,8 @@ class _Collision:
 class Audit(Protocol):
     """Who keeps the ledger of what is heard."""
 
-    def observe(self, event: object, now_ns: int) -> None: ...
+    def handler(self, kind: type) -> Callable[[Any, int], None] | None:
+        """Who takes events of this kind; None where nobody wants them."""
 
     def look(self, now_ns: int) -> LedgerView: ...
 
@@ -78,7 +79,7 @@ class Picture:
         self._unheard: Counter[str] = Counter()
         self._next_sweep_ns = 0
         services = self._services
-        self._by_type: dict[type, Callable[[Any, int], object]] = {
+        handlers: dict[type, Callable[[Any, int], object]] = {
             ConsumerReport: self._on_consumer_report,
             ProducerReport: self._on_producer_report,
             AnnouncedAgain: self._on_announced_again,
@@ -104,18 +105,23 @@ class Picture:
             Happened: lambda what, now: self._notices.append((now, what)),
             Unheard: lambda what, now: self.unheard(what.reason, what.count),
         }
+        self._by_type = {
+            kind: (handle, None if audit is None else audit.handler(kind))
+            for kind, handle in handlers.items()
+        }
 
     def observe(self, event: object, now_ns: int) -> None:
         """One message, read, and when it was heard. What is not known is counted; nothing is raised."""
         if now_ns >= self._next_sweep_ns and type(event) is not Slept:
             self._sweep(now_ns)
-        handle = self._by_type.get(type(event))
-        if handle is None:
+        found = self._by_type.get(type(event))
+        if found is None:
             self.unheard("unknown")
-        else:
-            handle(event, now_ns)
-        if self._audit is not None:
-            self._audit.observe(event, now_ns)
+            return
+        handle, audit = found
+        handle(event, now_ns)
+        if audit is not None:
+            audit(event, now_ns)
 
     def _kept(self, keep: Callable[[Any, int], bool], reason: str) -> Callable[[Any, int], None]:
         def handle(told: Any, now_ns: int) -> None:
@@ -218,9 +224,12 @@ class Picture:
     # --- consumers
 
     def _consumer(self, stream_id: int, consumer_id: int, epoch: int, now_ns: int) -> ConsumerHeard | None:
-        stream = self._stream(stream_id, now_ns)
+        stream = self._streams.get(stream_id)
         if stream is None:
-            return None
+            stream = self._stream(stream_id, now_ns)
+            if stream is None:
+                return None
+        stream.heard_ns = now_ns
         known = stream.consumers.get(consumer_id)
         if known is None:
             if self._consumers >= self.bounds.max_consumers:
@@ -301,22 +310,39 @@ class Picture:
         bounds = self.bounds
         self._next_sweep_ns = now_ns + bounds.report_period_ns // 2
         self._services.expire(now_ns)
+        old_ns = now_ns - bounds.forget_stream_ns
+        silent_ns, former_ns = now_ns - bounds.forget_consumer_ns, now_ns - bounds.forget_former_ns
         for stream in list(self._streams.values()):
-            for consumer in list(stream.consumers.values()):
-                is_former = consumer.epoch < stream.epoch
-                silent_ns = now_ns - consumer.heard_ns
-                if silent_ns > (bounds.forget_former_ns if is_former else bounds.forget_consumer_ns):
-                    self._left(stream.stream_id, consumer.consumer_id, now_ns)
-            if stream.producer is not None and stream.producer.heard_ns < now_ns - bounds.forget_stream_ns:
+            # Hardly anybody: one comparison each for all others.
+            for one in [one for one in stream.consumers.values() if one.heard_ns < former_ns]:
+                if one.heard_ns < silent_ns or one.epoch < stream.epoch:
+                    self._left(stream.stream_id, one.consumer_id, now_ns)
+            if stream.producer is not None and stream.producer.heard_ns < old_ns:
                 stream.producer = None
-            if max(stream.heard_ns, stream.announced_ns) < now_ns - bounds.forget_stream_ns:
+            if stream.heard_ns < old_ns and stream.announced_ns < old_ns:
                 self._consumers -= len(stream.consumers)
                 del self._streams[stream.stream_id]
-        old_ns = now_ns - bounds.forget_stream_ns
         for key in [key for key, one in self._collisions.items() if one.at_ns < old_ns]:
             del self._collisions[key]
 
     # --- shown
+
+    @property
+    def streams(self) -> int:
+        return len(self._streams)
+
+    @property
+    def consumers(self) -> int:
+        return self._consumers
+
+    def sight(self, now_ns: int) -> Sight:
+        """For a look at a few things of it: much less work than a snapshot."""
+        if now_ns >= self._next_sweep_ns:
+            self._sweep(now_ns)
+        return Sight(self._streams, self.bounds, now_ns)
+
+    def ledger(self, now_ns: int) -> LedgerView | None:
+        return None if self._audit is None else self._audit.look(now_ns)
 
     def snapshot(self, now_ns: int) -> Snapshot:
         if now_ns >= self._next_sweep_ns:
@@ -344,7 +370,7 @@ class Picture:
                 for at_ns, what in self._notices
             ),
             unheard=dict(sorted(self._unheard.items())),
-            ledger=None if self._audit is None else self._audit.look(now_ns),
+            ledger=self.ledger(now_ns),
         )
 
 

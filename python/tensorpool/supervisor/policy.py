@@ -6,15 +6,17 @@ break for another, and then rests for a while: nothing flickers, whatever the fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
-from .config import Rule
-from .views import ConsumerView, Snapshot, StreamView
+from .config import Condition, Rule
+from .views import ConsumerView
 
+Who = tuple[int, int | None]
+"""Stream and consumer; a rule of streams has no consumer."""
 Target = tuple[str, int, int | None]
-"""Rule, stream, consumer; a rule of streams has no consumer."""
+"""The same, with the rule before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,15 @@ class Decision:
     value: str = ""
 
 
+class Sight(Protocol):
+    """What rules look at."""
+
+    def figures(self, when: Condition) -> Iterable[tuple[Who, float | None]]:
+        """Of each stream, or of each consumer; None where nobody has told."""
+
+    def consumer(self, stream_id: int, consumer_id: int) -> ConsumerView | None: ...
+
+
 @dataclass(slots=True)
 class _Standing:
     """How a rule stands to one target."""
@@ -49,76 +60,57 @@ class Policy:
 
     def __init__(self, rules: tuple[Rule, ...] = ()) -> None:
         self._rules = rules
-        self._standing: dict[Target, _Standing] = {}
+        self._standing: dict[str, dict[Who, _Standing]] = {}
+        """By rule."""
 
     @property
     def active(self) -> list[Target]:
-        return [target for target, one in self._standing.items() if one.is_active]
+        return [
+            (name, *who)
+            for name, there in self._standing.items()
+            for who, one in there.items()
+            if one.is_active
+        ]
 
     def set_rules(self, rules: tuple[Rule, ...]) -> list[Decision]:
         """Other rules from now on: what one did that is gone or has changed is undone."""
         kept = {one.name for one in rules if one in self._rules}
         undone = []
-        for (name, stream_id, consumer_id), standing in list(self._standing.items()):
-            if name in kept:
+        for rule in self._rules:
+            if rule.name in kept:
                 continue
-            rule = next(one for one in self._rules if one.name == name)
-            if standing.is_active and (undo := _undo(rule, stream_id, consumer_id, "the rule is gone")):
-                undone.append(undo)
-            del self._standing[name, stream_id, consumer_id]
+            for who, standing in self._standing.pop(rule.name, {}).items():
+                if standing.is_active and (undo := _undo(rule, *who, "the rule is gone")):
+                    undone.append(undo)
         self._rules = rules
         return undone
 
-    def judge(self, snapshot: Snapshot, now_ns: int, manual: frozenset[tuple[int, int]]) -> list[Decision]:
+    def judge(self, sight: Sight, now_ns: int, manual: frozenset[tuple[int, int]]) -> list[Decision]:
         """What is to be done now. Consumers that somebody steers by hand are left alone."""
         decisions: list[Decision] = []
-        there: set[Target] = set()
         for rule in self._rules:
-            for stream, consumer, figure in _figures(rule, snapshot):
-                consumer_id = None if consumer is None else consumer.consumer_id
-                target = (rule.name, stream.stream_id, consumer_id)
-                there.add(target)
-                if consumer_id is not None and (stream.stream_id, consumer_id) in manual:
-                    self._standing.pop(target, None)
-                    continue
-                standing = self._standing.get(target)
-                if standing is None:
-                    standing = self._standing[target] = _Standing(is_active=_is_done(rule, consumer))
-                decision = _step(rule, standing, stream.stream_id, consumer_id, figure, now_ns)
-                if decision is not None:
-                    decisions.append(decision)
-        for target in self._standing.keys() - there:
+            is_for_all = not rule.streams and not rule.consumers
+            before = self._standing.get(rule.name, {})
             # Who has left takes its orders along.
-            del self._standing[target]
+            there = self._standing[rule.name] = {}
+            for who, figure in sight.figures(rule.when):
+                if who in manual or not (is_for_all or rule.has(*who)):
+                    continue
+                standing = before.get(who)
+                if standing is None:
+                    standing = _Standing(is_active=_is_done(rule, sight, *who))
+                there[who] = standing
+                if not standing.is_active and (figure is None or figure <= rule.above):
+                    # As nearly all are: thousands, at each look.
+                    standing.bad_since_ns = None
+                elif decision := _step(rule, standing, *who, figure, now_ns):
+                    decisions.append(decision)
         return decisions
 
 
-def _figures(
-    rule: Rule, snapshot: Snapshot
-) -> Iterator[tuple[StreamView, ConsumerView | None, float | None]]:
-    for stream in snapshot.streams:
-        if not rule.is_of_consumers:
-            if rule.has(stream.stream_id, None):
-                producer = stream.producer
-                yield stream, None, None if producer is None else producer.quiet_ns / 1e9
-            continue
-        for one in stream.consumers:
-            if rule.has(stream.stream_id, one.consumer_id):
-                yield stream, one, _figure(rule, one)
-
-
-def _figure(rule: Rule, one: ConsumerView) -> float | None:
-    match rule.when:
-        case "drops":
-            return one.dropped_per_s
-        case "latency":
-            return None if one.latency is None else one.latency.p99_ns / 1e9
-        case _:
-            return one.backlog
-
-
-def _is_done(rule: Rule, consumer: ConsumerView | None) -> bool:
+def _is_done(rule: Rule, sight: Sight, stream_id: int, consumer_id: int | None) -> bool:
     """Whether it is done already: by this rule, before the supervisor was started anew."""
+    consumer = None if consumer_id is None else sight.consumer(stream_id, consumer_id)
     if consumer is None:
         return False
     if rule.then == "limit":
@@ -134,12 +126,10 @@ def _step(
     figure: float | None,
     now_ns: int,
 ) -> Decision | None:
-    # Silence is neither good nor bad: what is running goes on, nothing begins.
-    if figure is None:
-        standing.bad_since_ns = standing.good_since_ns = None
-        return None
+    """Where something acts already, or is too much."""
     if standing.is_active:
-        if figure > rule.good:
+        # Silence is neither good nor bad: what is running goes on.
+        if figure is None or figure > rule.good:
             standing.good_since_ns = None
             return None
         standing.good_since_ns = now_ns if standing.good_since_ns is None else standing.good_since_ns
@@ -149,9 +139,7 @@ def _step(
         standing.rests_until_ns = now_ns + rule.cool_down_ns
         good = f"{rule.when} {figure:.3g} {rule.unit} for {rule.clear_for_ns / 1e9:g} s"
         return _undo(rule, stream_id, consumer_id, good)
-    if figure <= rule.above:
-        standing.bad_since_ns = None
-        return None
+    assert figure is not None, "silence is never too much"
     standing.bad_since_ns = now_ns if standing.bad_since_ns is None else standing.bad_since_ns
     if now_ns - standing.bad_since_ns < rule.for_ns or now_ns < standing.rests_until_ns:
         return None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from .bounds import Bounds
+from .config import Condition
 from .heard import StreamHeard
 from .views import BridgeView, ConsumerView, LatencyView, StreamState, StreamView
 
@@ -29,17 +30,54 @@ def lineage(
     return made_from, feeds
 
 
+class Sight:
+    """What is remembered at one moment, for a look at some of it: good until the next word is heard."""
+
+    def __init__(self, streams: Mapping[int, StreamHeard], bounds: Bounds, now_ns: int) -> None:
+        self._streams = streams
+        self._forget_ns = bounds.forget_consumer_ns
+        self._now_ns = now_ns
+
+    def figures(self, when: Condition) -> Iterator[tuple[tuple[int, int | None], float | None]]:
+        """What rules look at: of a stream, or of each of its consumers."""
+        now_ns = self._now_ns
+        for stream_id, stream in self._streams.items():
+            readers = stream.consumers.items()
+            match when:
+                case "staleness":
+                    producer = stream.producer
+                    yield (stream_id, None), None if producer is None else (now_ns - producer.moved_ns) / 1e9
+                case "drops":
+                    for number, one in readers:
+                        yield (stream_id, number), one.losses.per_s()
+                case "latency":
+                    for number, one in readers:
+                        latency = one.latency_at(now_ns, self._forget_ns)
+                        yield (stream_id, number), None if latency is None else latency.p99_ns / 1e9
+                case "backlog":
+                    current, epoch = stream.current_seq, stream.epoch
+                    for number, one in readers:
+                        yield (stream_id, number), one.backlog(current, epoch)
+
+    def consumer(self, stream_id: int, consumer_id: int) -> ConsumerView | None:
+        stream = self._streams.get(stream_id)
+        one = None if stream is None else stream.consumers.get(consumer_id)
+        if stream is None or one is None:
+            return None
+        return one.view(self._now_ns, stream.current_seq, stream.epoch, self._forget_ns)
+
+    def own_stream_ids(self) -> set[int]:
+        return {one.own_stream_id for stream in self._streams.values() for one in stream.consumers.values()}
+
+
 def show(
     stream: StreamHeard, bounds: Bounds, now_ns: int, sources: Iterable[int], feeds: Iterable[int]
 ) -> StreamView:
     """A stream as it is at that moment."""
     announce = stream.announce
-    current = None if stream.producer is None else stream.producer.current_seq
-    forget_ns = bounds.forget_consumer_ns
-    epoch = stream.epoch
+    current, epoch, forget_ns = stream.current_seq, stream.epoch, bounds.forget_consumer_ns
     consumers = tuple(
-        one.view(now_ns, current if one.epoch == epoch else None, forget_ns)
-        for _, one in sorted(stream.consumers.items())
+        one.view(now_ns, current, epoch, forget_ns) for _, one in sorted(stream.consumers.items())
     )
     name, summary = stream.names.get(True) or stream.names.get(False) or ("", "")
     tags, data_source_id = stream.labels.get(True) or stream.labels.get(False) or ((), None)

@@ -342,6 +342,10 @@ class Snapshot:
         found = () if stream is None else stream.consumers
         return next((one for one in found if one.consumer_id == consumer_id), None)
 
+    def own_stream_ids(self) -> set[int]:
+        """Descriptor streams that some consumer has for itself."""
+        return {one.own_stream_id for stream in self.streams for one in stream.consumers}
+
 
 def as_json(view: Any) -> Any:
     """Any view as JSON has it: 64-bit numbers are strings, since many a reader would round them."""

@@ -42,6 +42,17 @@ class MarkFile:
     def age_s(self, wall_ns: int) -> float:
         return wall_ns / 1e9 - self.heartbeat_ms / 1e3
 
+    def is_in_use(self) -> bool:
+        """Whether the process that wrote it still has it mapped. False too if that may not be seen.
+
+        Its number alone proves nothing: another process may have it by now.
+        """
+        try:
+            with open(f"/proc/{self.pid}/maps", encoding="utf-8", errors="surrogateescape") as maps:
+                return any(line.rstrip("\n").endswith(f" {self.path.absolute()}") for line in maps)
+        except OSError:
+            return False
+
 
 def read_mark_file(aeron_dir: str | Path) -> MarkFile | None:
     """None where no media driver ever was, or it is only just starting. Raises MediaDriverError if the file

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -300,6 +301,44 @@ def test_a_timeout_bounds_an_async_step(context, free_stream_id) -> None:
 
     with pytest.raises(tp.ReceiveTimeout):
         asyncio.run(asyncio.wait_for(read(), DEADLINE_S))
+
+
+def test_another_consumer_may_be_closed_while_an_async_wait_begins(
+    context, free_stream_ids, monkeypatch
+) -> None:
+    """By the garbage collector, on the very thread that is being started: whoever waits for that must not
+    hold what the close needs."""
+    consumer, other = (context.consumer(free_stream_ids(), timeout=0.05) for _ in range(2))
+
+    class Starting(ThreadPoolExecutor):
+        def submit(self, *args, **more):
+            closer = threading.Thread(target=other.close)
+            closer.start()
+            closer.join(DEADLINE_S)
+            assert not closer.is_alive()
+            return super().submit(*args, **more)
+
+    monkeypatch.setattr("tensorpool.client.consumer.ThreadPoolExecutor", Starting)
+    with pytest.raises(tp.ReceiveTimeout):
+        asyncio.run(asyncio.wait_for(anext(aiter(consumer)), 2 * DEADLINE_S))
+
+
+def test_an_async_reader_that_is_closed_right_before_it_waits_ends(
+    context, free_stream_id, monkeypatch
+) -> None:
+    consumer = context.consumer(free_stream_id)
+
+    class Late(ThreadPoolExecutor):
+        def submit(self, *args, **more):
+            consumer.close()
+            return super().submit(*args, **more)
+
+    monkeypatch.setattr("tensorpool.client.consumer.ThreadPoolExecutor", Late)
+
+    async def read() -> int:
+        return len([frame async for frame in consumer])
+
+    assert asyncio.run(asyncio.wait_for(read(), DEADLINE_S)) == 0
 
 
 def test_an_async_reader_is_told_of_a_refused_region(hostile, context, free_stream_id) -> None:

@@ -33,6 +33,18 @@ def open_context(media_driver: tp.MediaDriver, shm_base: Path) -> Iterator[Calla
 
 
 @pytest.fixture
+def home(open_context: Callable[..., tp.Context]) -> tp.Context:
+    """Embeds the driver."""
+    return open_context("embedded")
+
+
+@pytest.fixture
+def away(open_context: Callable[..., tp.Context], home: tp.Context) -> tp.Context:
+    """Attached to it."""
+    return open_context("driver")
+
+
+@pytest.fixture
 def registry_on(wait_until: Callable[..., Any]) -> Iterator[Callable[..., RegistryAgent]]:
     """Runs a registry on a context, on a thread of its own, until the test ends."""
     with ExitStack() as stack:
@@ -79,3 +91,10 @@ def ear(wait_until: Callable[..., Any]) -> Iterator[Callable[..., _native.Subscr
             return subscription
 
         yield make
+
+
+def discovery_of(context: tp.Context) -> dict[str, Any]:
+    """What the driver has counted of questions."""
+    with context.service("driver") as driver:
+        found: dict[str, Any] = driver.call("status")["discovery"]
+    return found

@@ -53,8 +53,8 @@ ARGUMENTS: dict[str, list[Any]] = {
     "describe": [1],
     "blob": [1],
     "find_blob": [1],
-    "record": ["/nowhere"],
-    "replay": ["/nowhere"],
+    "record": ["/proc/nowhere"],
+    "replay": ["/proc/nowhere"],
     "repeat_words": [1, b"", b"", {}],
 }
 

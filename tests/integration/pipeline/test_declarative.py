@@ -22,6 +22,7 @@ from tensorpool.spark.batch_reader import FrameReader
 from tensorpool.spark.columns import spark_schema
 from tensorpool.spark.options import READ, Options
 from tests import leaks
+from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -364,3 +364,21 @@ def test_what_cannot_be_is_said_before_anything_begins(ctx: tp.Context, root: Pa
         with pytest.raises(tp.ConfigError):
             tp.record(root, context=ctx, **one)
     assert not root.exists()
+
+
+def test_what_is_asked_while_it_ends_is_answered(ctx: tp.Context, root: Path, camera: tp.Producer) -> None:
+    recorder = take(ctx, root, camera)
+    agent, asked = recorder._agent, recorder._agent._asked
+    end = threading.Thread(target=recorder.close)
+
+    def put(question: Callable[[], None]) -> None:
+        """The end comes right between the look at whether it has come and the question."""
+        end.start()
+        end.join(1.0)
+        asked.put(question)
+
+    agent._asked = SimpleNamespace(put=put, get_nowait=asked.get_nowait)
+    assert agent.ask(agent.ledgers, timeout=DEADLINE_S) == agent.ledgers()
+    end.join(DEADLINE_S)
+    with pytest.raises(tp.ClosedError):
+        agent.ask(agent.ledgers)

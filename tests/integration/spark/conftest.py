@@ -60,3 +60,13 @@ def orphans_end() -> Iterator[None]:
     before = leaks.Snapshot.take()
     yield
     leaks.settle(before, timeout=60)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "recording"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "tables"

@@ -168,15 +168,28 @@ def test_a_killed_spark_driver_or_executor_loses_and_doubles_nothing(
                 kill(process)
                 process.stdout.close()
     expected = recorded(Path(source))
-    last = start("query", "local[2]", source, target, checkpoint, "now", stdout=subprocess.PIPE)
-    try:
-        printed, _ = last.communicate(timeout=300)
-    finally:
-        kill(last)
-    assert last.returncode == 0
+    printed = to_the_end(source, target, checkpoint)
     assert recorded(Path(target)) == expected == list(range(len(expected)))
     assert printed.splitlines()[-1] == f"table {len(expected)}".encode()
     assert len(expected) > 500
+
+
+def to_the_end(source: str, target: str, checkpoint: str) -> bytes:
+    """A last run over all that there is; gives what it printed."""
+    for _ in range(3):
+        last = start(
+            "query", "local[2]", source, target, checkpoint, "now",
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            printed, words = last.communicate(timeout=300)
+        finally:
+            kill(last)
+        # Queries that start in one moment may trip Spark's scheduler over its own objects: once more then.
+        if last.returncode == 0 or b"Task serialization failed" not in words:
+            break
+    assert last.returncode == 0, words.decode(errors="replace")[-20_000:]
+    return printed
 
 
 def _executors(driver: int) -> list[int]:

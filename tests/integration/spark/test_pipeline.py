@@ -24,16 +24,6 @@ ALIGNMENT = [{"name": "stereo", "streams": [10, 11], "tolerance": "1ms"}]
 QUALITY = {"interval": "500ms", "lateness": "100ms"}
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "recording"
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "tables"
-
-
 def dark(array: Any) -> Any:
     if array.max() == 77:
         raise ZeroDivisionError("too dark")

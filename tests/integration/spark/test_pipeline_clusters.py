@@ -25,16 +25,6 @@ from tests.unit.pipeline.support import define, keys, record, table
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.long, pytest.mark.usefixtures("orphans_end")]
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "recording"
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "tables"
-
-
 def start(definition: Path, *how: str) -> subprocess.Popen[bytes]:
     path = os.pathsep.join([str(ROOT / "python"), str(ROOT)])
     command = [sys.executable, "-m", "tensorpool", "pipeline", "run", str(definition), *how]

@@ -25,16 +25,6 @@ FEW: dict[str, Any] = {"quality": {"enabled": False}, "statistics": {"enabled": 
 """Stages that have nothing to do with it."""
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "recording"
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "tables"
-
-
 def test_frames_that_were_removed_or_damaged_are_gaps_or_the_end_as_the_definition_says(
     spark: SparkSession, root: Path, out: Path
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.bridge.messages import epoch_of, head_of, with_source, with_stream
+from tensorpool.bridge.messages import head_of, with_source, with_stream
 from tensorpool.sbe import DataSourceAnnounce, DataSourceMeta, FrameProgress, FrameProgressState
 
 PROGRESS = FrameProgress(
@@ -32,7 +32,6 @@ def test_metadata_keeps_its_version():
     told = DataSourceAnnounce.decode(moved)
     assert (told.stream_id, told.producer_id, told.epoch, told.meta_version) == (9, 8, 6, 7)
     assert (told.name, told.summary) == ("eye", "left")
-    assert epoch_of(moved) == 6
 
 
 @given(st.integers(0, len(PROGRESS.encode()) - 1))
@@ -48,7 +47,6 @@ def test_what_a_message_is_stands_in_its_head():
     other[4:6] = (901).to_bytes(2, "little")
     assert head_of(bytes(other)) is None
     assert with_source(b"short", 1, 1, 1) is None
-    assert epoch_of(b"short") is None
 
 
 @given(st.binary(max_size=64))

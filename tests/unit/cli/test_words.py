@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import click
@@ -12,6 +13,7 @@ from rich.console import Console
 from tensorpool.cli import cli
 from tensorpool.cli.leases import leases_table
 from tensorpool.cli.screen import bytes_text, columns, console, shape_text, span_text
+from tensorpool.driver import DriverSettings
 
 LEASE = {
     "lease_id": str((1 << 63) - 1),
@@ -38,13 +40,38 @@ def test_every_help_fits_eighty_columns(path: tuple[str, ...]) -> None:
     assert "..." not in done.output.partition("Commands:")[2], "sentences are whole"
 
 
-@pytest.mark.parametrize(
-    "path", [one for one in commands(cli) if one[:1] not in ((), ("sbe",))], ids=" ".join
-)
+@pytest.mark.parametrize("path", [one for one in commands(cli) if one], ids=" ".join)
 def test_help_has_examples(path: tuple[str, ...]) -> None:
     output = CliRunner().invoke(cli, [*path, "--help"], terminal_width=80).output
     assert "Examples:" in output
     assert f"tensorpool {' '.join(path).removesuffix(' run')}" in output
+
+
+@pytest.mark.parametrize("path", list(commands(cli)), ids=" ".join)
+def test_examples_are_of_streams_that_a_driver_makes_without_configuration(path: tuple[str, ...]) -> None:
+    output = CliRunner().invoke(cli, [*path, "--help"], terminal_width=80).output
+    settings = DriverSettings()
+    for shown in re.findall(r"(?:--stream |--map |stream \w+ |limit |redirect |release )(\d+)", output):
+        assert settings.dynamic_first <= int(shown) <= settings.dynamic_last or int(shown) > 0xFFFF_FFFF
+
+
+@pytest.mark.parametrize("path", list(commands(cli)), ids=" ".join)
+def test_no_help_shows_a_default_that_is_nothing(path: tuple[str, ...]) -> None:
+    assert "[default: ]" not in CliRunner().invoke(cli, [*path, "--help"], terminal_width=80).output
+
+
+@pytest.mark.parametrize(
+    "words", [("stream", "info", "camera 1"), ("driver", "leases", "--stream", "camera 1")], ids=" ".join
+)
+def test_who_gives_a_name_for_a_number_is_told_how_to_find_it(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 2
+    assert "tensorpool discover --name 'camera 1'" in " ".join(done.output.split())
+
+
+def test_a_number_that_no_stream_has_is_refused() -> None:
+    done = CliRunner().invoke(cli, ["stream", "info", "0"])
+    assert (done.exit_code, "not in the range" in done.output) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +137,21 @@ def test_names_give_way_where_a_table_is_too_wide_and_numbers_stay_whole(
     assert (number, producer) == ("4294967294", "3663394431")
     assert name.startswith("a-name")
     assert name.endswith("…")
+
+
+def test_numbers_stay_whole_however_narrow_the_terminal_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    console().print(leases_table([LEASE], with_stream=True))
+    table = columns("stream", "name", "dropped", right=("stream",), last_wraps=True)
+    table.add_row("4294967294", "a-name-without-end" * 3, "late 1, not_connected 572")
+    console().print(table)
+    head, lease, *_, row = capsys.readouterr().out.splitlines()[:4]
+    assert head.split()[:2] == ["lease", "stream"]
+    assert lease.split()[:3] == [LEASE["lease_id"], str(LEASE["stream_id"]), "producer"]
+    assert row.split()[0] == "4294967294"
+    assert "…" not in lease
 
 
 def test_a_name_that_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,6 +89,37 @@ def test_whatever_comes_from_outside_has_a_value(form: str, value: bytes) -> Non
     assert repr(found)
 
 
+def npy(header: bytes) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(8)
+
+
+@given(st.data())
+def test_a_broken_array_has_a_value_too(data: st.DataObject) -> None:
+    """Every error that numpy makes of a header: a SyntaxError, a TokenError, a TypeError, and more."""
+    value = bytearray(attribute("key", np.eye(2)).value)
+    for _ in range(data.draw(st.integers(1, 4))):
+        value[data.draw(st.integers(10, 70))] = data.draw(st.sampled_from(b"(){}[],:'\"<f0- \n\\\xff"))
+    found = Metadata([("key", "application/x-npy", bytes(value))], 1, 0)["key"]
+    assert isinstance(found, np.ndarray) or found == value
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '<f8', 'fortran_order': False, 'shape': (",
+        b"  x\n y",
+        b"{1: 2, 'a': 3}",
+        b"{[]: 1}",
+        b"(" * 9000,
+        b"{'descr': ('<f8', (99999999999999999999,)), 'fortran_order': False, 'shape': ()}",
+        b"{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999999999999,)}",
+    ],
+)
+def test_a_type_that_is_told_by_a_broken_array_is_none(header: bytes) -> None:
+    found, extension = describe([("tensorpool.dtype", "application/x-npy", npy(header))], 1, 0)
+    assert (found["tensorpool.dtype"], extension) == (npy(header), None)
+
+
 def test_what_is_not_what_its_format_says_comes_as_bytes() -> None:
     deep = b"[" * (10 * sys.getrecursionlimit())
     liar = attribute("key", np.zeros(4)).value.replace(b"(4,)", b"(9,)")

@@ -28,6 +28,18 @@ PERIOD_NS = SECOND_NS
 WINDOW_NS = 3 * PERIOD_NS
 LAB = DriverIdentity("lab", "aeron:ipc", 1000)
 ROOF = DriverIdentity("roof", "aeron:ipc", 2000)
+SAMPLE = (
+    {
+        "stream_id": 1,
+        "name": "camera-1",
+        "tags": ("lab", "Calibrated"),
+        "data_source_id": 71,
+        "producer_id": 5,
+    },
+    {"stream_id": 2, "name": "camera-2", "tags": ("lab",), "data_source_id": 72, "producer_id": 0},
+    {"stream_id": 3, "name": "Camera-1", "tags": ("LAB", "x")},
+    {"stream_id": 4},
+)
 
 
 def announce(stream_id: int = 10_000, epoch: int = 5, **changes: Any) -> ShmPoolAnnounce:

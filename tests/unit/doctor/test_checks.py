@@ -187,6 +187,8 @@ def test_media_driver_that_is_not_there_or_dead(mark: MarkFile) -> None:
     speaks(none, Status.OK, "embeds one")
     (dead,) = check_media_driver(MediaDriverFacts("/a", mark))
     speaks(dead, Status.WARN, "no longer runs")
+    (stopped,) = check_media_driver(MediaDriverFacts("/a", mark, is_stopped=True))
+    speaks(stopped, Status.FAIL, f"kill -CONT {mark.pid}")
     (barred,) = check_media_driver(MediaDriverFacts("/a", None, trouble="/a/cnc.dat: Permission denied"))
     speaks(barred, Status.FAIL, "Permission denied")
 

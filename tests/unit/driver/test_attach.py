@@ -76,7 +76,10 @@ def test_without_leave_to_create_a_stream_has_to_be_provisioned(
 ) -> None:
     code, reason = world.refusal(world.ask(20_000, 5, mode=mode))
     assert code is ResponseCode.REJECTED
-    assert reason == "stream 20000 is not provisioned; attach with EXISTING_OR_CREATE, or provision it"
+    assert reason == (
+        "stream 20000 is not provisioned: it is made when its producer attaches, or any client with "
+        "EXISTING_OR_CREATE"
+    )
     assert world.jobs == []
     assert world.attach(20_000, 6, mode=PublishMode.EXISTING_OR_CREATE).code is ResponseCode.OK
     assert world.attach(20_000, 7, mode=mode).code is ResponseCode.OK

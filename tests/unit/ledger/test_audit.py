@@ -34,9 +34,9 @@ def test_a_picture_with_an_audit_says_how_every_path_stands_and_what_is_missing(
 def test_two_moments_that_do_not_fit_are_no_mismatch_if_it_was_good_in_between() -> None:
     audit = LedgerAudit(Bounds())
     for second in range(60):
-        audit.observe(producer(100), second * S)
+        audit.book.observe(producer(100), second * S)
         # Wrong once in five periods: just when a lazy auditor would look.
-        audit.observe(WRONG if second % 5 == 0 else consumer(0, 99), second * S)
+        audit.book.observe(WRONG if second % 5 == 0 else consumer(0, 99), second * S)
         assert audit.look(second * S).paths["mismatch"] == 0
 
 
@@ -51,14 +51,14 @@ def test_the_whole_ledger_is_read_now_and_then_not_at_each_look(monkeypatch: pyt
     monkeypatch.setattr(LedgerBook, "rows", counted)
     audit = LedgerAudit(Bounds())
     for tenth in range(200):
-        audit.observe(producer(100), tenth * S // 10)
+        audit.book.observe(producer(100), tenth * S // 10)
         audit.look(tenth * S // 10)
     assert read == [0, 5 * S, 10 * S, 15 * S]
 
 
 def test_who_is_long_gone_is_forgotten() -> None:
     audit = LedgerAudit(Bounds())
-    audit.observe(producer(100, final=True), 0)
-    audit.observe(consumer(0, 99, final=True), 0)
+    audit.book.observe(producer(100, final=True), 0)
+    audit.book.observe(consumer(0, 99, final=True), 0)
     assert sum(audit.look(200 * S).paths.values()) == 2
     assert sum(audit.look(400 * S).paths.values()) == 0

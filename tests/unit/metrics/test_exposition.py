@@ -39,6 +39,15 @@ def test_what_nobody_told_is_left_out_and_not_zero() -> None:
     assert render([family]).endswith("age_seconds 0\n")
 
 
+def test_the_same_value_stands_under_each_familys_own_labels() -> None:
+    families = [Family(FRAMES), Family(Metric("age_seconds", "gauge", "an age", ("who",)))]
+    for one in families:
+        one.put_at(("left",), 1)
+        one.put_at(("right",), None)
+    lines = [line for line in render(families).splitlines() if not line.startswith("#")]
+    assert lines == ['frames_total{name="left"} 1', 'age_seconds{who="left"} 1']
+
+
 @settings(deadline=None)
 @given(st.text(max_size=200), st.floats())
 def test_any_name_is_one_line_that_reads_back(name: str, value: float) -> None:

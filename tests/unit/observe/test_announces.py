@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tensorpool import sbe
-from tensorpool.observe import StreamBook
+from tensorpool.observe import StreamBook, announces
 
 S = 1_000_000_000
 URI = "shm:file?path=/dev/shm/tensorpool-a/default/7/{epoch}/header.ring"
@@ -74,3 +76,27 @@ def test_names_come_from_data_sources_and_foreign_bytes_are_counted() -> None:
     assert (one.name, one.has_producer, heard.malformed) == ("camera", False, 1)
     shown = one.as_json(S)
     assert (shown["epoch"], shown["producer_id"], shown["name"]) == ("5", None, "camera")
+
+
+def test_an_announce_from_the_future_is_forgotten_as_any_other() -> None:
+    heard = book()
+    heard.hear(announce(at_ns=1000 * S), S)
+    assert [one.age_ns(2 * S) for one in heard.streams(2 * S)] == [S]
+    assert heard.streams(4 * S + 1) == []
+
+
+def test_streams_and_names_that_are_made_up_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announces, "_MOST", 10)
+    heard = book()
+    for stream_id in (*range(1, 20), 10):
+        heard.hear(announce(stream_id, at_ns=S), S)
+        source = sbe.DataSourceAnnounce(
+            stream_id=stream_id, producer_id=3, epoch=5, meta_version=1, name=f"n{stream_id}"
+        )
+        heard.hear(source.encode(), S)
+    heard.hear(announce(99, at_ns=S), S)
+    found = heard.streams(S)
+    # The one that was heard again has stayed.
+    assert [one.stream_id for one in found] == [10, *range(12, 20), 99]
+    assert found[0].name == "n10"
+    assert len(heard._names) == 10

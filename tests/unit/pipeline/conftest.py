@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,3 +18,13 @@ def _arrows_threads(tmp_path_factory: pytest.TempPathFactory) -> None:
     for _ in range(100):
         pq.ParquetFile(path).read(use_threads=False)
         pq.ParquetFile(path).read(use_threads=True)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "recording"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "tables"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +123,24 @@ def table(settings: PipelineSettings, name: str) -> list[dict[str, Any]]:
 
 def keys(rows: Iterable[dict[str, Any]]) -> list[tuple[int, int, int]]:
     return sorted((row["stream_id"], row["epoch"], row["seq"]) for row in rows)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def dies_at(step: int) -> Callable[[Any], Any]:
+    """Wraps functions so that all of them together are called so often, and then the process ends."""
+    left = step
+
+    def dies(function: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == -1:
+                raise Killed
+            return function(*arguments)
+
+        return call
+
+    return dies

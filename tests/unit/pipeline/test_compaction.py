@@ -22,7 +22,7 @@ from tensorpool.pipeline import compact, compact_plan, compaction
 from tensorpool.pipeline.layout import Layout
 from tensorpool.pipeline.runner import _held
 from tensorpool.pipeline.schemas import VERSION_KEY
-from tests.unit.pipeline.support import Stages, cut, define, keys, record, table
+from tests.unit.pipeline.support import Killed, Stages, cut, define, dies_at, keys, record, table
 
 PIECES = 10
 """Five micro-batches a day."""
@@ -183,10 +183,6 @@ def test_rows_of_open_intervals_are_replaced_after_it_as_before(
     assert contents(settings) == contents(small)
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
 @pytest.mark.parametrize("stage", ["_silver", "_align", "_gold"])
 def test_what_a_later_stage_has_not_taken_stays_where_it_is(
     root: Path, tmp_path: Path, small: Any, monkeypatch: pytest.MonkeyPatch, stage: str
@@ -229,17 +225,7 @@ def test_a_kill_at_any_step_of_it_changes_nothing(copied: Any, monkeypatch: pyte
     steps = [(os, "link"), (os, "rename"), (compaction, "exchange"), (compaction, "sync_directory")]
     kills = 0
     for step in range(0, 1000, 5):
-        left = [step]
-
-        def dies(function: Any, left: list[int] = left) -> Any:
-            def call(*arguments: Any) -> Any:
-                left[0] -= 1
-                if left[0] == -1:
-                    raise Killed
-                return function(*arguments)
-
-            return call
-
+        dies = dies_at(step)
         with monkeypatch.context() as patch:
             for where, name in steps:
                 patch.setattr(where, name, dies(getattr(where, name)))

@@ -19,19 +19,9 @@ from tensorpool.errors import LockHeld, PipelineError
 from tensorpool.pipeline import commit, status
 from tensorpool.pipeline.layout import Layout
 from tensorpool.recording.files import write_atomically
-from tests.unit.pipeline.support import Stages, define, frame, keys, record, rows_of, table
+from tests.unit.pipeline.support import Killed, Stages, define, dies_at, frame, keys, record, rows_of, table
 
 ALIGNMENT = [{"name": "stereo", "streams": [10, 11], "tolerance": "1ms", "wait": "100ms"}]
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "recording"
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "tables"
 
 
 def brightness(array: Any) -> Any:
@@ -74,10 +64,6 @@ def test_frames_go_through_all_stages_once(root: Path, out: Path) -> None:
     assert len(list((out / "_state/gold").iterdir())) <= 2
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
 @pytest.mark.parametrize(
     "steps", [pytest.param(7, id="some"), pytest.param(None, id="all", marks=pytest.mark.long)]
 )
@@ -115,17 +101,7 @@ def test_a_kill_anywhere_in_any_commit_changes_nothing(
     chosen = itertools.count() if steps is None else sorted(random.Random(5).sample(range(50), steps))
     for step in chosen:
         settings = define(root, out.with_name(f"tables-{step}"), **more)
-        left = [step]
-
-        def dies(function: Any, left: list[int] = left) -> Any:
-            def call(*arguments: Any) -> Any:
-                left[0] -= 1
-                if left[0] == -1:
-                    raise Killed
-                return function(*arguments)
-
-            return call
-
+        dies = dies_at(step)
         with monkeypatch.context() as patch:
             patch.setattr(commit, "write_atomically", dies(write))
             patch.setattr(commit, "os", SimpleNamespace(rename=dies(os.rename)))
@@ -322,3 +298,15 @@ def test_a_second_pipeline_on_a_root_is_refused_and_told_of_the_first(root: Path
     with _held(out):
         assert status(out).is_running
     assert not status(out).is_running
+
+
+def test_who_stops_while_spark_starts_waits_for_no_micro_batch(root: Path, out: Path) -> None:
+    from tensorpool.pipeline import run
+
+    class Unused:
+        """A session of which nothing is wanted."""
+
+    record(root, range(5))
+    found = run(define(root, out), spark=Unused(), stop=lambda: True)  # type: ignore[arg-type]
+    assert not found.is_running
+    assert all(one.batch < 0 for one in found.stages.values())

@@ -78,6 +78,10 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     )
 
 
+def test_what_is_free_is_known_before_the_first_look(scene: Callable[..., Scene]) -> None:
+    assert scene().sink.free_bytes == 1 << 30
+
+
 def test_what_is_put_is_written_and_accounted_for(scene: Callable[..., Scene]) -> None:
     one = scene()
     one.sink.put(piece(10, 4, (14, 2, 4)))
@@ -170,6 +174,41 @@ def test_frames_that_the_writer_refuses_are_gaps(scene: Callable[..., Scene]) ->
     (ledger,) = one.ledger()
     assert (ledger.rows, ledger.gaps) == (3, {"unfit": 2, "late": 1})
     assert one.sink.ledgers() == [ledger]
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_gap_beside_rows_that_are_not_written_is_told_once(
+    scene: Callable[..., Scene],
+    full_disk: Callable[[bool], None],
+    is_refused: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of the epoch before, of its own, and the hole in front of it: each is a step, or goes with its rows."""
+    one = scene()
+    one.sink.put(piece(10, 2))
+    one.sink.put(piece(0, 2, epoch=2))
+    assert one.sink.work()
+    dtype = np.array([1, 99], np.int16) if is_refused else np.array([1, 1], np.int16)
+    gaps = (Gap(STREAM, 1, 12, 3, "epoch"), Gap(STREAM, 2, 7, 1, "late"))
+    timed = tuple(TimedGap(gap, before, 0) for gap, before in zip(gaps, (0, 2), strict=True))
+    one.sink.put(Piece(STREAM, 2, frames(5, 2, epoch=2, dtype=dtype), timed), hole_reason="not_triggered")
+    if not is_refused:
+        full_disk(True)
+        one.sink.work()
+        full_disk(False)
+        one.free = 0
+        one.sink.disk.failed(one.clock.monotonic_ns(), "still full")
+    one.sink.close()
+    why = "unfit" if is_refused else "disk_full"
+    assert [(found.rows, found.gaps) for found in one.sink.ledgers()] == [
+        (2, {"epoch": 3}),
+        (2, {"not_triggered": 3, why: 2, "late": 1}),
+    ]
+    assert one.ledger() == one.sink.ledgers()
+    # Told twice, the second would be refused with words that mean nothing to anybody.
+    said = [record.msg for record in caplog.records]
+    assert "%s could not be counted: %s" not in said
+    assert said.count("some frames were refused: %s") == int(is_refused)
 
 
 def test_what_was_left_out_on_purpose_has_its_reason(scene: Callable[..., Scene]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,7 @@ def run(*arguments: object) -> Result:
 
 @pytest.fixture
 def root(make_recording: Make) -> Path:
-    return make_recording("r", (0, 5), (8, 4), segment_bytes=1)
+    return make_recording("a recording", (0, 5), (8, 4), segment_bytes=1)
 
 
 def test_info_in_words_and_as_json(root: Path) -> None:
@@ -39,6 +41,40 @@ def test_info_in_words_and_as_json(root: Path) -> None:
     assert stream["epochs"][0]["gaps"] == {"unexplained": 3}
 
 
+def test_info_of_a_long_recording_fits_eighty_columns(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = recording.info(root)
+    (stream,) = found.streams
+    found.streams = [
+        replace(
+            stream, segments=12_345, rows=1_234_567, size_bytes=999 << 30,
+            first_time_ns=1_700_000_000 * 10**9, last_time_ns=1_700_900_000 * 10**9,
+        )
+    ]  # fmt: skip
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(recording, "info", lambda _: found)
+    done = run("info", root)
+    head, row = done.stdout.splitlines()[5:7]
+    assert "…" not in done.stdout
+    assert head.split() == ["stream", "epochs", "segments", "frames", "size", "from", "lasts", "missing"]
+    assert "2023-11-14 22:13Z" in row
+    assert "unexplai" in row, "the only one that wraps"
+
+
+def test_a_recording_of_nothing_is_sound_and_cannot_be_exported(tmp_path: Path) -> None:
+    recording.RecordingWriter(tmp_path / "empty", background=False).close()
+    done = run("verify", tmp_path / "empty")
+    assert (done.exit_code, done.stdout) == (0, "✓ 0 frames in 0 segments, 0 B: all as written\n")
+    done = run("export", tmp_path / "empty", tmp_path / "x.npy")
+    assert done.exit_code == 2
+    assert "has no frames" in done.stderr
+
+
+def test_a_manifest_that_is_gone_is_noted_where_there_are_frames(root: Path) -> None:
+    (root / "_manifest").unlink()
+    done = run("verify", root)
+    assert (done.exit_code, "there is no manifest" in done.stdout) == (0, True)
+
+
 def test_verify_tells_by_its_status_and_repair_mends(root: Path) -> None:
     assert run("verify", root).exit_code == 0
     ref = recording.open(root).frame(STREAM, 2).ref
@@ -48,7 +84,7 @@ def test_verify_tells_by_its_status_and_repair_mends(root: Path) -> None:
     done = run("verify", root)
     assert done.exit_code == 1
     assert "frame 2" in done.stdout
-    assert "recording repair" in done.stderr
+    assert f"recording repair {shlex.quote(str(root))}" in done.stderr
     report = json.loads(run("verify", root, "--json").stdout)
     assert (report["ok"], report["problems"][0]["kind"]) == (False, "payload")
     report = json.loads(run("repair", root, "--json").stdout)

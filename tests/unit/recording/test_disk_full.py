@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,22 @@ def test_a_writer_that_ends_on_a_full_disk_leaves_a_recording_that_reads(small_d
     with pytest.raises(DiskFull):
         writer.close()
     assert seqs(recording.open(root)) == list(range(written))
+
+
+@pytest.mark.parametrize("form", ["npy", "npz"])
+def test_an_export_to_a_full_disk_says_so_and_leaves_nothing(
+    small_disk: Path, tmp_path: Path, form: str
+) -> None:
+    """In a process of its own: a write to a mapped file without room behind it would end that."""
+    root, target = tmp_path / "recording", small_disk / f"frames.{form}"
+    with recording.RecordingWriter(root, background=False) as writer:
+        writer.write_batch(frames(0, 2 * SIZE // 50_000, 50_000))
+    script = f"from tensorpool import recording; recording.export({str(root)!r}, {str(target)!r})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "DiskFull" in done.stderr.splitlines()[-1]
+    assert "make room, or choose another place" in done.stderr.splitlines()[-1]
+    assert not target.exists()
 
 
 class Failing:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tensorpool import recording
+from tensorpool.errors import ClosedError
+from tensorpool.recording import tables
 from tests.unit.recording.conftest import Writing, frames, segment_files
 
 Calls = list[tuple[str, str]]
@@ -68,3 +73,64 @@ def test_what_is_recovered_is_on_the_disk_before_it_has_its_name(
         writer.write_batch(frames(3, 3))
     assert sealed.exists()
     assert is_durable(calls, sealed), calls
+
+
+def test_a_table_that_begins_during_a_sync_is_synced_too(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its directory is new as well: without its name on the disk the rows would be gone with it."""
+    root.mkdir()
+    writer = tables.TableWriter(root, "session")
+    synced: list[Path] = []
+
+    def sync(directory: Path) -> None:
+        if directory == writer.path("gaps").parent and "marks" not in writer._files:
+            # The last one, so that nothing else brings those to the disk that come now.
+            assert len(writer._names_to_sync) <= 1
+            synced.clear()
+            writer.add("marks", {"time_ns": 1, "stream_id": None, "label": "b"})
+            writer.flush()
+        synced.append(directory)
+
+    monkeypatch.setattr(tables, "sync_directory", sync)
+    writer.add("gaps", {"time_ns": 1, "stream_id": 1, "epoch": 1, "first_seq": 1, "count": 1, "reason": "a"})
+    writer.flush()
+    writer.sync()
+    writer.close()
+    marks = writer.path("marks").parent
+    assert {writer.path("gaps").parent, marks, marks.parent} <= set(synced)
+
+
+def test_a_name_that_could_not_be_synced_is_synced_the_next_time(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.mkdir()
+    writer = tables.TableWriter(root, "session")
+    writer.add("marks", {"time_ns": 1, "stream_id": None, "label": "a"})
+    writer.flush()
+    wanted = set(writer._names_to_sync)
+    synced: set[Path] = set()
+
+    def fail(directory: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(tables, "sync_directory", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        writer.sync()
+    monkeypatch.setattr(tables, "sync_directory", synced.add)
+    writer.close()
+    assert wanted
+    assert synced == wanted
+
+
+def test_nothing_is_taken_after_the_end(tmp_path: Path) -> None:
+    writer = recording.RecordingWriter(tmp_path / "r", background=False)
+    writer.append(np.zeros(1), stream_id=10_000, epoch=1, seq=0)
+    writer.mark("before")
+    writer.close()
+    with pytest.raises(ClosedError):
+        writer.append(np.zeros(1), stream_id=10_000, epoch=1, seq=0)
+    with pytest.raises(ClosedError):
+        writer.mark("after")
+    with pytest.raises(ClosedError):
+        writer.note("metadata", b"x", stream_id=10_000)
+    with recording.open(tmp_path / "r") as read:
+        assert read.table("marks")["label"].to_pylist() == ["before"]

@@ -146,7 +146,7 @@ def test_repair_waits_for_no_writer(writing: Writing, root: Path) -> None:
         writer.write_batch(frames(0, 2))
         with pytest.raises(LockHeld, match="writer"):
             recording.repair(root)
-        with pytest.raises(LockHeld, match="process"):
+        with pytest.raises(LockHeld, match=r"written by process \d+ .*; stop that one first, or use another"):
             writing().write_batch(frames(2, 2))
     assert not recording.repair(root).changed
 

@@ -53,6 +53,23 @@ def test_one_that_finishes_does_not_cost_the_next_its_turn():
     both.on_close()
 
 
+def test_one_that_finishes_and_cannot_be_closed_does_not_cost_the_next_its_turn():
+    log: list[str] = []
+    short = Scripted(name="short", log=log)
+
+    def on_close() -> None:
+        raise OSError("disk")
+
+    short.on_close = on_close  # type: ignore[method-assign]
+    both = CompositeAgent(short, Scripted(5, 5, name="long", log=log))
+    both.on_start()
+    with pytest.raises(OSError, match="disk"):
+        both.do_work()
+    assert log[-1] == "long turn"
+    assert both.do_work() == 5, "it is not closed again"
+    both.on_close()
+
+
 def test_when_one_cannot_start_those_before_it_are_closed():
     log: list[str] = []
     bad = Scripted(name="bad", log=log)

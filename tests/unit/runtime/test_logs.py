@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import threading
+from collections import OrderedDict
 
 import pytest
 
@@ -151,3 +153,29 @@ def test_the_filter_leaves_other_statements_alone():
     only = RepeatFilter(1, clock=ManualClock())
     first, again, other = (logging.makeLogRecord({"msg": msg}) for msg in ("a", "a", "b"))
     assert [only.filter(first), only.filter(again), only.filter(other)] == [True, False, True]
+
+
+def test_kinds_that_other_threads_bring_in_do_not_disturb_one_that_is_being_asked_for():
+    """Logging filters before it takes its own lock. Here a kind is forgotten just when it comes again."""
+    clock = ManualClock()
+    limiter = RateLimiter(window_ns=1000, clock=clock)
+    others: list[threading.Thread] = []
+
+    class Busy(OrderedDict[object, list[int]]):
+        def get(self, key: object, default: object = None) -> object:  # type: ignore[override]
+            found = super().get(key)
+            if key == "old" and found is not None and not others:
+                others.append(
+                    threading.Thread(target=lambda: [limiter.admit(number) for number in range(1000)])
+                )
+                others[0].start()
+                # Without a lock they are done by then; with one they wait for us.
+                others[0].join(0.5)
+            return found
+
+    limiter._seen = Busy()
+    assert limiter.admit("old") == 0
+    clock.advance(1.0)
+    assert limiter.admit("old") == 0
+    others[0].join(60)
+    assert not others[0].is_alive()

@@ -20,6 +20,7 @@ class Awkward(Service, name="awkward"):
     levels = Property(np.zeros(2, "f4"), minimum=0.0)
     gain = Property(np.float32(1.5))
     choice = Property(b"a", choices=(b"a", b"b"))
+    count = Property(0, writable=False)
 
     def on_set(self, name: str, value: Any) -> None:
         if isinstance(value, str) and value == "boom":
@@ -49,6 +50,17 @@ def test_a_value_that_was_accepted_is_echoed_whatever_on_set_does() -> None:
 
 def test_an_error_whose_text_is_no_text_is_told_all_the_same() -> None:
     assert ask(Awkward(), "fail()")[1] == ("fail().failed", "RuntimeError: no text: ?")
+
+
+def test_an_answer_that_has_no_place_on_the_wire_is_the_publisher_s_to_tell() -> None:
+    service = Awkward()
+    service.count = 1 << 70
+    asked = Event("service:awkward", "count", None, 9)
+    list(service.tell())
+    for _ in range(2):
+        # The second time it is recalled.
+        assert [(one.key, one.value) for one in service.handle(asked)] == [("count", 1 << 70)]
+    assert ask(service, "label", correlation_id=10) == [("label", "a")]
 
 
 def test_values_that_numpy_takes_for_equal_are_still_changes() -> None:

@@ -128,12 +128,12 @@ def test_harm_needs_the_token_and_the_token_is_never_repeated(oven: Oven) -> Non
     for value in ("{}", '{"token": "wrong"}', '{"token": 5}', '{"token": "ünwrong"}'):
         [(key, why)] = ask(oven, "explode()", value, correlation_id=0)
         assert key == "explode().error"
-        assert "needs the service's token" in why
+        assert "needs the service's token: TENSORPOOL_TOKEN" in why
         assert "s3cret" not in why
     answers = ask(oven, "explode()", '{"token": "s3cret"}')
     assert answers == [("explode()", "{}"), ("explode().result", '"boom"')]
     [(key, why)] = ask(Oven(), "explode()", '{"token": ""}')
-    assert "none configured" in why
+    assert "none configured; give it one (token in [service]" in why
 
 
 def test_all_services_at_once_can_only_be_asked_who_they_are(oven: Oven) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
+from tensorpool import _native
 from tensorpool.errors import MediaDriverUnavailable
+from tensorpool.recording.view import as_array
 from tensorpool.spark import listeners
 from tensorpool.spark.columns import arrow_schema, spark_schema
 from tensorpool.spark.incoming import Frame as Row
@@ -52,6 +56,30 @@ def test_frames_are_rows_and_what_lies_between_them_is_a_gap() -> None:
     assert found[0]["payload"] == tensor(1).tobytes()
     assert (rows.last, rows.count) == ((2, 0), 3)
     assert list(rows.batches()) == []
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.asfortranarray(np.arange(6, dtype=np.uint16).reshape(2, 3)),
+        np.arange(12, dtype=np.uint16).reshape(2, 6)[:, ::2],
+        np.arange(24, dtype=np.uint16).reshape(2, 3, 4).transpose(1, 0, 2),
+        np.arange(6, dtype=np.uint16)[::-1],
+    ],
+    ids=["column order", "holes", "neither order", "backwards"],
+)
+def test_a_row_s_payload_is_read_by_its_own_strides(array: npt.NDArray[Any]) -> None:
+    options = live()
+    rows = LiveRows(arrow_schema(spark_schema(options)), options, None)
+    rows.add(Frame(1, array=array))  # type: ignore[arg-type]
+    [row] = [row for batch in rows.batches() for row in batch.to_pylist()]
+    assert row["payload_bytes"] == len(row["payload"]) == array.size * array.itemsize
+    found = as_array(row["payload"], row["dtype"], row["shape"], row["strides"], "here")
+    np.testing.assert_array_equal(found, array)
+    assert row["crc32c"] == _native.crc32c(row["payload"])
+    assert row["major_order"] == (
+        "column" if found.flags.f_contiguous and not found.flags.c_contiguous else "row"
+    )
 
 
 def test_offsets_count_micro_batches_and_a_single_run_has_one() -> None:

@@ -97,6 +97,37 @@ def test_offsets_and_times_bound_a_batch_read(root: Path) -> None:
     assert seqs(read(root, streams="77")) == []
 
 
+def test_a_stream_that_offsets_do_not_name_is_read_whole(root: Path) -> None:
+    write(root, range(30))
+    write(root, range(30), stream_id=STREAM_ID + 1)
+
+    def found(**given: str) -> dict[int, list[int]]:
+        rows = read(root, **given)
+        return {one: seqs([row for row in rows if row["stream_id"] == one]) for one in (10_000, 10_001)}
+
+    every = list(range(30))
+    assert found(endingOffsets='{"10000": {"epoch": 1, "seq": 3}}') == {10_000: [0, 1, 2], 10_001: every}
+    assert found(startingOffsets='{"10000": {"epoch": 1, "seq": 27}}') == {
+        10_000: [27, 28, 29],
+        10_001: every,
+    }
+    assert found(startingOffsets='{"10000": "latest"}') == {10_000: [], 10_001: every}
+    assert found(endingOffsets='{"10000": "earliest"}') == {10_000: [], 10_001: every}
+    # Which streams are read, option streams says.
+    only = found(streams="10000", endingOffsets='{"10001": {"epoch": 1, "seq": 3}}')
+    assert only == {10_000: every, 10_001: []}
+
+
+def test_what_retention_removed_of_a_stream_that_offsets_do_not_name_is_not_missed(root: Path) -> None:
+    write(root, range(30))
+    write(root, range(30), stream_id=STREAM_ID + 1)
+    recording.retain(root, max_bytes=half_of(root))
+    left = {one: seqs(read(root, streams=one)) for one in (10_000, 10_001)}
+    assert all(0 < len(one) < 30 for one in left.values())
+    named = '{"10000": {"epoch": 1, "seq": 29}}'
+    assert sorted(seqs(read(root, startingOffsets=named))) == sorted([29, *left[10_001]])
+
+
 def test_an_open_segment_is_read_as_far_as_it_goes(root: Path) -> None:
     with recording.RecordingWriter(root, background=False) as writer:
         add(writer, range(5))

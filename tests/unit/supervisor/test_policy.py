@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorpool.supervisor import ConsumerView, Snapshot, StreamState, StreamView
-from tensorpool.supervisor.config import Rule
-from tensorpool.supervisor.policy import Decision, Policy
+from tensorpool.supervisor.config import Condition, Rule
+from tensorpool.supervisor.policy import Decision, Policy, Who
 
 S = 1_000_000_000
 NOBODY: frozenset[tuple[int, int]] = frozenset()
@@ -49,7 +50,15 @@ def consumer(drops: float | None, **more: Any) -> ConsumerView:
     return ConsumerView(**{**plain, **more})
 
 
-def system(*consumers: ConsumerView, stream_id: int = 5) -> Snapshot:
+class Scene(Snapshot):
+    """A snapshot, looked at by rules of consumers."""
+
+    def figures(self, when: Condition) -> Iterator[tuple[Who, float | None]]:
+        for one in (one for stream in self.streams for one in stream.consumers):
+            yield (one.stream_id, one.consumer_id), one.dropped_per_s if when == "drops" else one.backlog
+
+
+def system(*consumers: ConsumerView, stream_id: int = 5) -> Scene:
     stream = StreamView(
         stream_id=stream_id,
         name="",
@@ -72,7 +81,7 @@ def system(*consumers: ConsumerView, stream_id: int = 5) -> Snapshot:
         sources=(),
         feeds=(),
     )
-    return Snapshot(0, streams=(stream,))
+    return Scene(0, streams=(stream,))
 
 
 def play(policy: Policy, figures: list[float | None], start: int = 0) -> list[tuple[int, Decision]]:
@@ -111,7 +120,7 @@ def test_good_times_with_a_break_do_not_add_up() -> None:
 def test_of_who_has_left_nothing_is_remembered() -> None:
     policy = Policy((rule(),))
     assert [d.action for _, d in play(policy, [50] * 4)] == ["limit"]
-    assert policy.judge(Snapshot(0), 4 * S, NOBODY) == []
+    assert policy.judge(Scene(0), 4 * S, NOBODY) == []
     assert policy.active == []
     # Under the same id it is somebody new: it gets the whole time, and no rest stands against it.
     assert [(s, d.action) for s, d in play(policy, [50] * 4, start=5)] == [(8, "limit")]

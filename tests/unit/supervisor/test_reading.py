@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool import _native
 from tensorpool.sbe.driver import ShmDriverShutdown, ShutdownReason
 from tensorpool.sbe.wire import (
     Attribute,
@@ -20,14 +19,12 @@ from tensorpool.sbe.wire import (
     QosProducer,
 )
 from tensorpool.service import Event
-from tensorpool.supervisor import reading
 from tensorpool.supervisor.events import (
     AnnouncedAgain,
     ConsumerReport,
     ProducerReport,
     Unheard,
     read_told,
-    told_of,
 )
 from tensorpool.supervisor.reading import Reader, read_word
 from tests.unit.supervisor.test_picture import announce
@@ -62,18 +59,30 @@ def qos(**more: Any) -> QosConsumer:
     return QosConsumer(**{**fields, **more})
 
 
+def read(reader: Reader, message: bytes) -> object | None:
+    """What one message comes to."""
+    found = list(reader.heard([message]))
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def read_quickly(message: bytes) -> object | None:
+    [found] = Reader().told([message])
+    return None if found is message else found
+
+
 def test_reports_are_read_by_their_offsets() -> None:
     reader = Reader()
-    assert reader.read(qos().encode()) == ConsumerReport(5, 7, 3, 41, 2, 1, True)
-    assert reader.read(qos(last_seq_seen=NULL, mode=Mode.STREAM).encode()) == (
+    assert read(reader, qos().encode()) == ConsumerReport(5, 7, 3, 41, 2, 1, True)
+    assert read(reader, qos(last_seq_seen=NULL, mode=Mode.STREAM).encode()) == (
         ConsumerReport(5, 7, 3, None, 2, 1, False)
     )
     told = QosProducer(stream_id=5, producer_id=9, epoch=3, current_seq=50)
-    assert reader.read(told.encode()) == ProducerReport(5, 9, 3, 50)
+    assert read(reader, told.encode()) == ProducerReport(5, 9, 3, 50)
     nothing = QosProducer(stream_id=5, producer_id=9, epoch=3, current_seq=NULL)
-    assert reader.read(nothing.encode()) == ProducerReport(5, 9, 3, None)
+    assert read(reader, nothing.encode()) == ProducerReport(5, 9, 3, None)
     # A report says something each time, also if it is the same.
-    assert reader.read(nothing.encode()) == ProducerReport(5, 9, 3, None)
+    assert read(reader, nothing.encode()) == ProducerReport(5, 9, 3, None)
 
 
 @pytest.mark.parametrize(
@@ -82,61 +91,60 @@ def test_reports_are_read_by_their_offsets() -> None:
 def test_a_report_that_is_cut_or_bent_is_malformed(message: bytes) -> None:
     reader = Reader()
     for end in range(len(message)):
-        assert reader.read(message[:end]) == Unheard("malformed")
-    assert reader.read(b"\x01\x00" + message[2:]) == Unheard("malformed")
+        assert read(reader, message[:end]) == Unheard("malformed")
+    assert read(reader, b"\x01\x00" + message[2:]) == Unheard("malformed")
     bent = qos().encode()
-    assert reader.read(bent[:-1] + b"\x09") == Unheard("malformed")
+    assert read(reader, bent[:-1] + b"\x09") == Unheard("malformed")
 
 
 def test_what_was_said_before_is_not_read_again_until_it_is_forgotten() -> None:
     reader = Reader()
     first, other = hello(7).encode(), hello(8).encode()
-    assert reader.read(first) == hello(7)
-    assert reader.read(first) is None
-    assert reader.read(other) == hello(8)
-    assert reader.read(hello(7, max_rate_hz=5).encode()) == hello(7, max_rate_hz=5)
-    assert reader.read(first) == hello(7)
+    assert read(reader, first) == hello(7)
+    assert read(reader, first) is None
+    assert read(reader, other) == hello(8)
+    assert read(reader, hello(7, max_rate_hz=5).encode()) == hello(7, max_rate_hz=5)
+    assert read(reader, first) == hello(7)
     reader.forget()
-    assert reader.read(first) == hello(7)
+    assert read(reader, first) == hello(7)
     # What happens once is told each time.
     shutdown = ShmDriverShutdown(timestamp_ns=1, reason=ShutdownReason.NORMAL)
-    assert reader.read(shutdown.encode()) == shutdown
-    assert reader.read(shutdown.encode()) == shutdown
+    assert read(reader, shutdown.encode()) == shutdown
+    assert read(reader, shutdown.encode()) == shutdown
 
 
 def test_an_announce_that_differs_in_its_time_only_is_the_same_again() -> None:
     reader = Reader()
     said = announce()
     later = announce().__class__(**{**_fields(said), "announce_timestamp_ns": 99})
-    assert reader.read(said.encode()) == said
-    assert reader.read(later.encode()) == AnnouncedAgain(5, 1, said)
-    assert reader.read(announce(epoch=2).encode()) == announce(epoch=2)
-    assert reader.read(announce(stream_id=6).encode()) == announce(stream_id=6)
-    assert reader.read(said.encode()[:20]) == Unheard("malformed")
+    assert read(reader, said.encode()) == said
+    assert read(reader, later.encode()) == AnnouncedAgain(5, 1, said)
+    assert read(reader, announce(epoch=2).encode()) == announce(epoch=2)
+    assert read(reader, announce(stream_id=6).encode()) == announce(stream_id=6)
+    assert read(reader, said.encode()[:20]) == Unheard("malformed")
 
 
-def test_strangers_cannot_fill_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_MOST_REMEMBERED_BYTES", 100_000)
-    reader = Reader()
+def test_strangers_cannot_fill_its_memory() -> None:
+    reader = Reader(most_bytes=100_000)
     for number in range(200):
         attribute = Attribute(key="k", format="f", value=bytes(5000))
         found = DataSourceMeta(stream_id=number, meta_version=1, timestamp_ns=0, attributes=(attribute,))
-        assert reader.read(found.encode()) == found
-        assert sum(map(len, reader._last.values())) <= 100_000
+        assert read(reader, found.encode()) == found
+        assert 0 < reader._hearing.remembered_bytes <= 100_000
     large = Attribute(key="k", format="f", value=bytes(70_000))
     too_large = DataSourceMeta(stream_id=1, meta_version=1, timestamp_ns=0, attributes=(large,))
-    assert reader.read(too_large.encode()) == Unheard("large")
+    assert read(reader, too_large.encode()) == Unheard("large")
 
 
 @given(st.binary(max_size=300))
 def test_no_bytes_make_it_raise(noise: bytes) -> None:
     reader = Reader()
-    reader.read(noise)
+    read(reader, noise)
     read_word(noise)
-    assert _native.read_told(noise) is None
+    assert read_quickly(noise) is None
     for message in (announce().encode(), hello(7).encode(), qos().encode()):
         # Noise behind a header that is known.
-        reader.read(message[:8] + noise)
+        read(reader, message[:8] + noise)
         read_word(message[:8] + noise)
 
 
@@ -215,16 +223,16 @@ def test_the_quick_way_reads_the_same_as_the_thorough_one(kind: str, words: Any)
         nonlocal read
         text = json.dumps(said, separators=(comma, ":"), ensure_ascii=False)
         role, key = ("consumer", "latency") if kind == "latency" else (kind, "account")
-        quick = _native.read_told(Event(f"service:{role}:5", key, text).encode())
+        quick = read_quickly(Event(f"service:{role}:5", key, text).encode())
         thorough = read_told(kind, text)
         assert thorough is not None
         if quick is not None:
             read += 1
-            assert told_of(quick) == thorough
-            assert type(told_of(quick)) is type(thorough)
+            assert quick == thorough
+            assert type(quick) is type(thorough)
         # Of another role, or under another key, it is nothing.
-        assert _native.read_told(Event(f"service:camera:{role}", key, text).encode()) is None
-        assert _native.read_told(Event(f"service:{role}:5", "other", text).encode()) is None
+        assert read_quickly(Event(f"service:camera:{role}", key, text).encode()) is None
+        assert read_quickly(Event(f"service:{role}:5", "other", text).encode()) is None
 
     check()
     # It does not leave everything to the other.

@@ -50,6 +50,26 @@ def test_what_is_left_out_on_purpose_is_no_loss() -> None:
     assert one.lost == 4
 
 
+def test_of_a_report_and_an_account_the_later_one_counts_whichever_is_read_first() -> None:
+    picture = Picture()
+    picture.observe(announce(), 0)
+    for at, event in enumerate(
+        (report(7, last=50), ConsumerTold(5, 7, 2, 1, 0, 40, 41, 41, {}, {}, 1, False))
+    ):
+        picture.observe(event, at)
+    [one] = stream(picture, 1).consumers
+    assert (one.last_seq, one.received) == (50, 41)
+
+
+def test_two_processes_that_tell_under_one_id_are_told() -> None:
+    picture = Picture()
+    picture.observe(announce(), 0)
+    for at in range(6):
+        picture.observe(ConsumerTold(5, 7, 2 + at % 2, 1, 0, 40, 41, 41, {}, {}, 1, False), at)
+    [found] = picture.snapshot(6).collisions
+    assert (found.kind, found.stream_id, found.id) == ("consumer", 5, 7)
+
+
 def test_an_account_of_another_epoch_does_not_move_the_producer() -> None:
     picture = Picture()
     picture.observe(announce(epoch=2), 0)
@@ -63,19 +83,19 @@ def test_an_account_of_another_epoch_does_not_move_the_producer() -> None:
 def test_a_streams_latency_is_that_of_its_slowest_consumers() -> None:
     picture = Picture()
     picture.observe(announce(), 0)
-    said = {7: LatencyView(5, 10, 90, 95, "publish"), 8: LatencyView(3, 20, 30, 99, "publish")}
+    said = {7: (5, 10, 90, 95, "publish"), 8: (3, 20, 30, 99, "publish")}
     for consumer_id, latency in said.items():
         picture.observe(report(consumer_id), 0)
-        picture.observe(LatencyTold(5, consumer_id, latency), 0)
+        picture.observe(LatencyTold(5, consumer_id, *latency), 0)
     assert stream(picture).latency == LatencyView(8, 20, 90, 99, "publish")
     picture.observe(report(9), 0)
-    picture.observe(LatencyTold(5, 9, LatencyView(1, 1, 1, 1, "capture")), 0)
+    picture.observe(LatencyTold(5, 9, 1, 1, 1, 1, "capture"), 0)
     assert stream(picture).latency == LatencyView(9, 20, 90, 99, "mixed")
     # Silence is no latency.
     quiet = Picture()
     quiet.observe(announce(), 0)
     quiet.observe(report(7), 0)
-    quiet.observe(LatencyTold(5, 7, LatencyView(0, 0, 0, 0, "publish")), 0)
+    quiet.observe(LatencyTold(5, 7, 0, 0, 0, 0, "publish"), 0)
     assert stream(quiet).latency is None
 
 
@@ -87,3 +107,28 @@ def test_lineage_goes_both_ways_and_nothing_is_made_from_itself() -> None:
     found = {one.stream_id: (one.sources, one.feeds) for one in picture.snapshot(0).streams}
     assert found[6] == ((), (5,))
     assert found[5][1] == ()
+
+
+def test_rules_look_at_the_figures_that_are_shown() -> None:
+    picture = Picture()
+    picture.observe(announce(), 0)
+    picture.observe(announce(stream_id=6), 0)
+    for second in range(3):
+        picture.observe(producer(next_seq=101), second * S)
+        picture.observe(report(7, last=40, gap=3 * second), second * S)
+        picture.observe(report(8, last=100, epoch=2), second * S)
+    picture.observe(LatencyTold(5, 7, 1, 2, 3_000_000, 4, "publish"), 2 * S)
+    sight = picture.sight(3 * S)
+    assert dict(sight.figures("staleness")) == {(5, None): 3.0, (6, None): None}
+    assert dict(sight.figures("drops")) == {(5, 7): 3.0, (5, 8): 0.0}
+    assert dict(sight.figures("latency")) == {(5, 7): 0.003, (5, 8): None}
+    # Of another epoch: there is nothing to compare it with.
+    assert dict(sight.figures("backlog")) == {(5, 7): 60, (5, 8): None}
+    shown = picture.snapshot(3 * S)
+    for consumer_id in (7, 8):
+        assert sight.consumer(5, consumer_id) == shown.consumer(5, consumer_id) is not None
+    assert sight.consumer(5, 9) is sight.consumer(9, 7) is None
+    assert (picture.streams, picture.consumers) == (2, 2)
+    # A latency that is not told any more is none.
+    picture.observe(report(7, last=41, gap=6), 7 * S)
+    assert dict(picture.sight(8 * S).figures("latency")) == {(5, 7): None}

@@ -23,7 +23,7 @@ impl World {
             }
             Fate::TurnedAway => {
                 self.tally.turned_away += 1;
-                Step::Ignored(Ignored::OldEpoch)
+                Step::TurnedAway
             }
             Fate::Lost(why) => {
                 self.tally.lost[why as usize] += 1;
@@ -31,8 +31,9 @@ impl World {
             }
         };
         self.at += 64;
-        self.accounts.note(Step::Taken, false, || unreachable!("nothing to note"));
-        self.accounts.note(step, true, || self.at);
+        self.accounts.note(Step::Taken, || unreachable!("nothing to note"));
+        self.accounts.note(Step::Refused(Loss::NoPool), || unreachable!("it counts with its last chunk"));
+        self.accounts.note(step, || self.at);
         self.truth.push((session, self.at, fate));
     }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 
+mod counted;
 mod hostile;
 
 const MS: u64 = 1_000_000;
@@ -186,8 +187,14 @@ fn chunks_that_overlap_or_contradict_each_other_drop_the_frame() {
         bench.give_all(&original[..3]);
         let mut lie = original[2].clone();
         change(&mut lie);
-        assert_eq!(bench.give(&lie), Step::Lost(Loss::Conflict), "{i}");
-        assert_eq!(bench.give(&original[3]), Step::Ignored(Ignored::OfDropped), "{i}: it stays dropped");
+        let counted = Step::Lost(Loss::Conflict);
+        let (at_lie, at_last) = if lie.chunk().is_last() {
+            (counted, Step::Ignored(Ignored::OfDropped))
+        } else {
+            (Step::Refused(Loss::Conflict), counted)
+        };
+        assert_eq!(bench.give(&lie), at_lie, "{i}");
+        assert_eq!(bench.give(&original[3]), at_last, "{i}: it stays dropped");
         assert_eq!(bench.lost(Loss::Conflict), 1);
         assert_eq!(bench.delivered(), []);
     }
@@ -202,7 +209,7 @@ fn chunks_that_disagree_on_the_frame_drop_it() {
         bench.give(&chunks[0]);
         let mut lie = chunks[1].clone();
         change(&mut lie);
-        assert_eq!(bench.give(&lie), Step::Lost(Loss::Inconsistent));
+        assert_eq!(bench.give(&lie), Step::Refused(Loss::Inconsistent));
     }
 }
 
@@ -239,13 +246,14 @@ fn what_waits_too_long_is_dropped_with_all_that_was_kept_for_it() {
 fn a_new_epoch_ends_what_is_in_flight_and_begins_anew() {
     let mut bench = Bench::new();
     bench.give_all(&frame(9, 400, 100));
-    bench.give_all(&frame(10, 400, 100)[..3]);
+    bench.give_all(&frame(10, 400, 100)[1..]);
+    bench.give_all(&frame(11, 400, 100)[..3]);
     bench.table.restart();
     assert!(bench.table.is_idle());
-    assert_eq!(bench.lost(Loss::Epoch), 1);
+    assert_eq!(bench.lost(Loss::Epoch), 1, "of the other one the rest is on the way");
     bench.give_all(&frame(0, 400, 100));
     assert_eq!(bench.delivered(), [9, 0]);
-    assert_eq!(bench.table.tally().span, 3);
+    assert_eq!(bench.table.tally().span, 4);
 }
 
 /// requirement: bridge-5.2-9, bridge-6-9
@@ -254,9 +262,14 @@ fn a_frame_that_fits_nowhere_is_dropped_once() {
     let mut bench = Bench::new();
     bench.memory.room = 399;
     let steps = bench.give_all(&frame(0, 400, 100));
-    assert_eq!(steps[0], Step::Lost(Loss::NoPool));
-    assert_eq!(steps[1..], [Step::Ignored(Ignored::OfDropped); 3]);
-    assert_eq!(bench.lost(Loss::NoPool), 1);
+    assert_eq!(steps[0], Step::Refused(Loss::NoPool));
+    assert_eq!(steps[1..3], [Step::Ignored(Ignored::OfDropped); 2]);
+    assert_eq!(steps[3], Step::Lost(Loss::NoPool));
+    assert_eq!(bench.give(&frame(0, 400, 100)[3]), Step::Ignored(Ignored::OfDropped), "the same again");
+    let tally = bench.table.tally();
+    assert_eq!((tally.lost(Loss::NoPool), tally.lost.iter().sum::<u64>()), (1, 1));
+    assert_eq!(tally.ignored(Ignored::OfDropped), 4);
+    assert_eq!(bench.give_all(&frame(1, 400, 400)), [Step::Lost(Loss::NoPool)], "its first is its last");
 }
 
 #[test]
@@ -311,14 +324,4 @@ fn the_first_bytes_are_told_as_they_come() {
         bench.give(&chunks[index]);
     }
     assert_eq!(bench.memory.prefixes, [(0, 0), (0, 100), (0, 300)]);
-}
-
-#[test]
-fn frames_turned_away_at_a_boundary_are_counted_once_each() {
-    let mut bench = Bench::new();
-    for chunk in &frame(0, 400, 100) {
-        bench.table.ignore(&chunk.chunk(), Ignored::Unannounced);
-    }
-    let tally = bench.table.tally();
-    assert_eq!((tally.turned_away, tally.ignored(Ignored::Unannounced)), (1, 4));
 }

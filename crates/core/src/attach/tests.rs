@@ -158,6 +158,14 @@ fn an_unanswered_request_is_sent_again_as_it_was_for_as_long_as_it_takes() {
 }
 
 #[test]
+fn however_long_nobody_answers_requests_keep_their_pauses() {
+    let mut a = Attachment::new(terms(Role::Consumer), 3);
+    let sent = (0..200 * 100).filter(|tick| !work(&mut a, tick * S / 100).0.is_empty()).count();
+    // At 0, 0.1, 0.3 and 0.7 s, and once a second from 1.5 s on.
+    assert_eq!(sent, 4 + 199);
+}
+
+#[test]
 fn the_echo_of_what_was_given_back_wakes_nobody_and_another_s_end_does() {
     let mut a = attached(Role::Producer);
     let own = a.lease().unwrap();

@@ -28,7 +28,7 @@ fn batch(seqs: &[u64], word: &[u8], payload: usize) -> Vec<u8> {
     }
     metadata.extend(format!("00000000:{:012x}!", described.len()).bytes());
     assert_eq!(metadata.len(), SIZE);
-    let crc = crc32c::crc32c_append(crc32c::crc32c(&metadata), &described);
+    let crc = checksum::crc32c_append(checksum::crc32c(&metadata), &described);
     let at = shape().check_at;
     metadata[at..at + DIGITS].copy_from_slice(format!("{crc:08x}").as_bytes());
     [&CONTINUATION[..], &(SIZE as u32).to_le_bytes(), &metadata, &described, &vec![7; payload]].concat()

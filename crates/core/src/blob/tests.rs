@@ -9,7 +9,7 @@ fn announce(version: u32, blob_type: u32, bytes: &[u8]) -> BlobAnnounce {
         meta_version: version,
         blob_type,
         total_len: bytes.len() as u64,
-        checksum: u64::from(::crc32c::crc32c(bytes)),
+        checksum: u64::from(checksum::crc32c(bytes)),
     }
 }
 
@@ -91,7 +91,7 @@ fn every_flaw_discards_it_by_its_name() {
 
 #[test]
 fn either_checksum_must_fit_and_none_is_none() {
-    let crc = u64::from(::crc32c::crc32c(b"abc"));
+    let crc = u64::from(checksum::crc32c(b"abc"));
     for (announced, at_the_end, kept) in [
         (0, 0, true),
         (crc, 0, true),
@@ -167,7 +167,7 @@ proptest! {
                     }
                 }
                 Piece::Complete(version) => {
-                    blobs.on_complete(SPEAKER, complete(version, u64::from(::crc32c::crc32c(BODY))));
+                    blobs.on_complete(SPEAKER, complete(version, u64::from(checksum::crc32c(BODY))));
                     whole += u64::from(model.remove(&version).is_some_and(|(_, have)| have == BODY.len()));
                 }
             }

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex};
 use rusteron_client::bindings as c;
 use tensorpool_core::fork::Birth;
 
-use super::counter::{Counter, Request};
+use super::counter::Counter;
 use super::images::{ImageWatch, on_image, on_image_gone};
 use super::publication::{ExclusivePublication, Publication};
+use super::request::Request;
 use super::subscription::Subscription;
-use super::{AeronError, c_string, checked, in_one_line, last_error};
+use super::{AeronError, c_string, checked, in_one_line};
 
 /// The errors Aeron reported on its own thread, newest last.
 #[derive(Debug, Default)]
@@ -102,34 +103,38 @@ impl Client {
         stream_id: i32,
     ) -> Result<Pending<ExclusivePublication>, AeronError> {
         let channel = c_string(channel)?;
-        let mut pending = ptr::null_mut();
+        let mut asked = ptr::null_mut();
         // SAFETY: the client is alive; Aeron copies the channel.
         checked(unsafe {
-            c::aeron_async_add_exclusive_publication(&raw mut pending, self.ptr, channel.as_ptr(), stream_id)
+            c::aeron_async_add_exclusive_publication(&raw mut asked, self.ptr, channel.as_ptr(), stream_id)
         })?;
         let birth = self.birth;
-        Ok(Pending::new(move || {
-            let mut made = ptr::null_mut();
-            // SAFETY: polled until it answers once, while the client lives.
-            let rc = unsafe { c::aeron_async_add_exclusive_publication_poll(&raw mut made, pending) };
-            answer(rc, || ExclusivePublication { ptr: made, birth })
-        }))
+        let request = Request {
+            client: self.ptr,
+            asked,
+            poll: c::aeron_async_add_exclusive_publication_poll,
+            cancel: c::aeron_async_add_exclusive_publication_cancel,
+            birth,
+        };
+        Ok(Pending::new(request, move |ptr| ExclusivePublication { ptr, birth }))
     }
 
     pub fn add_publication(&self, channel: &str, stream_id: i32) -> Result<Pending<Publication>, AeronError> {
         let channel = c_string(channel)?;
-        let mut pending = ptr::null_mut();
+        let mut asked = ptr::null_mut();
         // SAFETY: as above.
         checked(unsafe {
-            c::aeron_async_add_publication(&raw mut pending, self.ptr, channel.as_ptr(), stream_id)
+            c::aeron_async_add_publication(&raw mut asked, self.ptr, channel.as_ptr(), stream_id)
         })?;
         let birth = self.birth;
-        Ok(Pending::new(move || {
-            let mut made = ptr::null_mut();
-            // SAFETY: as above.
-            let rc = unsafe { c::aeron_async_add_publication_poll(&raw mut made, pending) };
-            answer(rc, || Publication { ptr: made, birth })
-        }))
+        let request = Request {
+            client: self.ptr,
+            asked,
+            poll: c::aeron_async_add_publication_poll,
+            cancel: c::aeron_async_add_publication_cancel,
+            birth,
+        };
+        Ok(Pending::new(request, move |ptr| Publication { ptr, birth }))
     }
 
     pub fn add_subscription(
@@ -144,11 +149,11 @@ impl Client {
             all.push(watch.clone());
         }
         let clientd: *mut c_void = Arc::as_ptr(&watch).cast_mut().cast();
-        let mut pending = ptr::null_mut();
+        let mut asked = ptr::null_mut();
         // SAFETY: as above; the watch is kept until Aeron is done with the subscription.
         checked(unsafe {
             c::aeron_async_add_subscription(
-                &raw mut pending,
+                &raw mut asked,
                 self.ptr,
                 channel.as_ptr(),
                 stream_id,
@@ -159,21 +164,22 @@ impl Client {
             )
         })?;
         let birth = self.birth;
-        Ok(Pending::new(move || {
-            let mut made = ptr::null_mut();
-            // SAFETY: as above.
-            let rc = unsafe { c::aeron_async_add_subscription_poll(&raw mut made, pending) };
-            let watch = watch.clone();
-            answer(rc, || Subscription { ptr: made, watch, birth })
-        }))
+        let request = Request {
+            client: self.ptr,
+            asked,
+            poll: c::aeron_async_add_subscription_poll,
+            cancel: c::aeron_async_add_subscription_cancel,
+            birth,
+        };
+        Ok(Pending::new(request, move |ptr| Subscription { ptr, watch: watch.clone(), birth }))
     }
 
     pub fn add_counter(&self, type_id: i32, label: &str) -> Result<Pending<Counter>, AeronError> {
-        let mut pending = ptr::null_mut();
+        let mut asked = ptr::null_mut();
         // SAFETY: the client is alive; Aeron copies as many bytes of the label as we say.
         checked(unsafe {
             c::aeron_async_add_counter(
-                &raw mut pending,
+                &raw mut asked,
                 self.ptr,
                 type_id,
                 ptr::null(),
@@ -183,11 +189,14 @@ impl Client {
             )
         })?;
         let birth = self.birth;
-        let mut request = Request { client: self.ptr, pending, birth };
-        Ok(Pending::new(move || {
-            let (rc, made) = request.poll();
-            answer(rc, || Counter { ptr: made, birth })
-        }))
+        let request = Request {
+            client: self.ptr,
+            asked,
+            poll: c::aeron_async_add_counter_poll,
+            cancel: c::aeron_async_add_counter_cancel,
+            birth,
+        };
+        Ok(Pending::new(request, move |ptr| Counter { ptr, birth }))
     }
 }
 
@@ -206,17 +215,9 @@ impl Drop for Client {
     }
 }
 
-fn answer<T>(rc: c_int, make: impl FnOnce() -> T) -> Result<Option<T>, AeronError> {
-    match rc {
-        0 => Ok(None),
-        rc if rc > 0 => Ok(Some(make())),
-        _ => Err(last_error()),
-    }
-}
-
 type Poller<T> = Box<dyn FnMut() -> Result<Option<T>, AeronError> + Send>;
 
-/// A handle that the media driver has been asked for. Poll until it answers; drop to forget it.
+/// A handle that the media driver has been asked for. Poll until it answers; drop to call it off.
 pub struct Pending<T>(Poller<T>);
 
 struct AssertSend<F>(F);
@@ -230,8 +231,8 @@ impl<F> AssertSend<F> {
 }
 
 impl<T: 'static> Pending<T> {
-    fn new(poll: impl FnMut() -> Result<Option<T>, AeronError> + 'static) -> Self {
-        let mut poll = AssertSend(poll);
+    fn new<H: 'static>(mut request: Request<H>, made: impl Fn(*mut H) -> T + 'static) -> Self {
+        let mut poll = AssertSend(move || Ok(request.poll()?.map(&made)));
         Self(Box::new(move || poll.get()()))
     }
 

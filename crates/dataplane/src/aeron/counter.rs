@@ -47,39 +47,6 @@ impl Drop for Counter {
     }
 }
 
-/// A counter that was asked for. Dropped without an answer it is called off: the media driver would
-/// otherwise keep it for as long as the client lives.
-pub(super) struct Request {
-    pub(super) client: *mut c::aeron_t,
-    pub(super) pending: *mut c::aeron_async_add_counter_t,
-    pub(super) birth: Birth,
-}
-
-impl Request {
-    pub(super) fn poll(&mut self) -> (i32, *mut c::aeron_counter_t) {
-        let mut made = ptr::null_mut();
-        if self.pending.is_null() {
-            return (0, made);
-        }
-        // SAFETY: polled until it answers once, while the client lives.
-        let rc = unsafe { c::aeron_async_add_counter_poll(&raw mut made, self.pending) };
-        if rc != 0 {
-            // An answer frees the request.
-            self.pending = ptr::null_mut();
-        }
-        (rc, made)
-    }
-}
-
-impl Drop for Request {
-    fn drop(&mut self) {
-        if !self.pending.is_null() && self.birth.is_here() {
-            // SAFETY: unanswered, so not freed; endpoints let go of requests before the client is closed.
-            unsafe { c::aeron_async_add_counter_cancel(self.client, self.pending) };
-        }
-    }
-}
-
 /// What the counters file says of one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CounterReading {

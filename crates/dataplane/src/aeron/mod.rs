@@ -9,6 +9,7 @@ mod client;
 mod counter;
 mod images;
 mod publication;
+mod request;
 mod subscription;
 
 use std::ffi::{CStr, CString, c_char, c_int};

@@ -23,7 +23,7 @@ impl Echo {
         self.delivered = None;
     }
 
-    /// `floor`: frames below it are over.
+    /// It is said at once if its frame is out, waits if that is still to come, and is too late for all before it.
     pub fn on_word(&mut self, word: FrameProgress, now_ns: u64) {
         if let Some((seq, length)) = self.delivered
             && word.seq <= seq

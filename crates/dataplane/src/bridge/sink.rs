@@ -154,7 +154,7 @@ impl Sink {
                 self.table.ignore(chunk, why)
             }
         };
-        self.accounts.note(step, chunk.index == 0, position);
+        self.accounts.note(step, position);
     }
 
     /// What is due of forwarded progress, as it is said here.

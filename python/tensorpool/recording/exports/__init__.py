@@ -46,8 +46,10 @@ def export(
         chosen = [recording.frames(one, epoch=epoch, seq=seq, time=time) for one in ids]
         return export_mcap(chosen, path, progress)
     if stream_id is None:
+        if not recording.streams:
+            raise ValueError(f"{source} has no frames")
         if len(recording.streams) != 1:
-            known = ", ".join(map(str, recording.streams)) or "none"
+            known = ", ".join(map(str, recording.streams))
             raise ValueError(f"say which stream; recorded are: {known}")
         stream_id = recording.streams[0]
     frames = recording.frames(stream_id, epoch=epoch, seq=seq, time=time)

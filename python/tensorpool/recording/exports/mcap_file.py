@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...errors import MissingPackage
-from ..files import written_to
+from ..files import AGAIN, written_to
 from ..frame import RecordedFrame
 from ..selection import Frames
 from .alike import Progress
@@ -64,7 +64,7 @@ def export_mcap(streams: Sequence[Frames], path: Path, progress: Progress | None
             "exporting to MCAP needs the package mcap: pip install 'aeron-tensorpool[mcap]'"
         ) from None
     total, done = sum(len(frames) for frames in streams), 0
-    with written_to(path):
+    with written_to(path, AGAIN):
         try:
             with path.open("wb") as file:
                 writer: Any = Writer(file)

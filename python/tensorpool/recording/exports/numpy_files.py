@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import FrameNotRecorded
-from ..files import written_to
+from ..files import AGAIN, written_to
 from ..selection import Frames
 from .alike import Progress, alike, columns, plain
 
@@ -19,10 +20,11 @@ def export_npy(frames: Frames, path: Path, progress: Progress | None = None) -> 
     """One array of shape (frames, *shape). `numpy.load(path, mmap_mode="r")` reads it in place."""
     first = frames.first()
     count = len(frames)
-    with written_to(path):
+    with written_to(path, AGAIN):
         like = plain(first)
         stack = np.lib.format.open_memmap(path, "w+", like.dtype, (count, *like.shape))
         try:
+            _reserve(path)
             for number, frame in alike(frames, progress):
                 stack[number] = plain(frame)
             stack.flush()
@@ -37,7 +39,7 @@ def export_npz(frames: Frames, path: Path, progress: Progress | None = None) -> 
     total = len(frames)
     if total == 0:
         raise FrameNotRecorded("no frame was recorded there, so there is nothing to export")
-    with written_to(path):
+    with written_to(path, AGAIN):
         try:
             with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
                 for name, column in columns(frames).items():
@@ -50,6 +52,12 @@ def export_npz(frames: Frames, path: Path, progress: Progress | None = None) -> 
             path.unlink(missing_ok=True)
             raise
     return total
+
+
+def _reserve(path: Path) -> None:
+    """The disk space of a mapped file: without it, a write to a full disk is a bus error and no exception."""
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _add(archive: zipfile.ZipFile, name: str, array: npt.NDArray[Any]) -> None:

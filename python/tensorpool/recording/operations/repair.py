@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ... import _native
 from ...clock import SYSTEM_CLOCK
 from ...errors import CorruptRecording, NotARecording
 from .. import layout, manifest, manifest_writer
@@ -22,6 +21,7 @@ from ..root import check_root, mark_root
 from ..rows import RowBlock
 from ..scan import SegmentFile
 from ..segment_writer import SegmentWriter
+from ..stream_lock import lock_stream
 from ..tables import TableWriter, read_gaps
 from .verify import Progress
 
@@ -64,8 +64,7 @@ def repair(root: str | os.PathLike[str], *, progress: Progress | None = None) ->
     try:
         streams = layout.stream_dirs(root)
         for stream_dir in streams.values():
-            holder = f"process {os.getpid()} (repair)"
-            locks.append(_native.FileLock(stream_dir / layout.WRITER_LOCK, holder))
+            locks.append(lock_stream(stream_dir, "repair"))
         for stream_id in streams:
             done.recovered += recover_stream(root, stream_id)
         names = [

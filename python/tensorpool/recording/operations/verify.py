@@ -56,12 +56,7 @@ def verify(root: str | os.PathLike[str], *, progress: Progress | None = None) ->
     check_root(root)
     found = Verified()
     listed = _check_manifest(root, found)
-    names = [
-        (layout.SegmentName(stream_id, epoch, first_seq), is_sealed)
-        for stream_id, stream_dir in layout.stream_dirs(root).items()
-        for epoch, epoch_dir in layout.epoch_dirs(stream_dir).items()
-        for first_seq, is_sealed in layout.segments_in(epoch_dir).items()
-    ]
+    names = _names(root)
     sizes = [_size(root, name) for name, _ in names]
     done, total = 0, sum(sizes)
     for (name, is_sealed), size in zip(names, sizes, strict=True):
@@ -87,6 +82,16 @@ def verify(root: str | os.PathLike[str], *, progress: Progress | None = None) ->
     return found
 
 
+def _names(root: Path) -> list[tuple[layout.SegmentName, bool]]:
+    """The segments that there are, and whether each is sealed."""
+    return [
+        (layout.SegmentName(stream_id, epoch, first_seq), is_sealed)
+        for stream_id, stream_dir in layout.stream_dirs(root).items()
+        for epoch, epoch_dir in layout.epoch_dirs(stream_dir).items()
+        for first_seq, is_sealed in layout.segments_in(epoch_dir).items()
+    ]
+
+
 def _size(root: Path, name: layout.SegmentName) -> int:
     for path in (name.partial(root), name.sealed(root)):
         try:
@@ -101,6 +106,8 @@ def _check_manifest(root: Path, found: Verified) -> dict[layout.SegmentName, tup
     try:
         manifest.load(root)
     except DamagedManifest as error:
+        if not (root / layout.MANIFEST_FILE).exists() and not _names(root):
+            return None  # Nothing was recorded, so there was nothing to list.
         found.notes.append(
             Problem("manifest", root / layout.MANIFEST_FILE, None, f"{error}; repair makes a new one")
         )

@@ -102,7 +102,9 @@ def _flagged(table: TableSpec, path: KeyPath) -> Iterator[tuple[KeyPath, FieldSp
 def _option(path: KeyPath, one: FieldSpec) -> _Decorator:
     name, kind = _parameter(path), one.kind
     assert one.flag is not None, "only those with a flag come here"
-    words = one.doc if one.is_required or one.default in (None, ()) else f"{one.doc} [default: {_shown(one)}]"
+    words = (
+        one.doc if one.is_required or one.default in (None, (), "") else f"{one.doc} [default: {_shown(one)}]"
+    )
     if kind is not None and kind.name == "true or false":
         off = "--no-" + one.flag.removeprefix("--")
         return click.option(f"{one.flag}/{off}", name, default=None, help=words)

@@ -121,7 +121,7 @@ proptest! {
             bench.give(chunk);
             prop_assert!(bench.table.live.len() <= MAX_LIVE);
             prop_assert!(bench.table.spare.len() + bench.table.live.len() <= MAX_LIVE + 1);
-            prop_assert!(bench.table.dead.len() <= MAX_DEAD);
+            prop_assert!(bench.table.dropped.len() <= dropped::MAX_DROPPED);
         }
         let mut last = None;
         for (seq, payload, _) in &bench.memory.committed {

@@ -1,0 +1,141 @@
+//! `Hearing`: what thousands say every second, read off the interpreter; the rest is left to it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyTuple, PyType};
+use tensorpool_core::hello::Mode;
+use tensorpool_core::layout::NULL_U64;
+use tensorpool_core::said::Said;
+use tensorpool_core::spoken::Spoken;
+use tensorpool_core::told::{self, Told};
+
+use crate::told::{consumer, latency, producer};
+
+type Event = Option<Py<PyAny>>;
+
+#[pyclass(frozen, module = "tensorpool._native")]
+pub struct Hearing {
+    consumer_report: Py<PyType>,
+    producer_report: Py<PyType>,
+    consumer_told: Py<PyType>,
+    producer_told: Py<PyType>,
+    latency_told: Py<PyType>,
+    new_tuple: Py<PyAny>,
+    said: Mutex<Said<Event>>,
+}
+
+#[pymethods]
+impl Hearing {
+    /// Takes the named tuples that it makes, and remembers up to `most_bytes` of what was said.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        reports: (Py<PyType>, Py<PyType>),
+        told: (Py<PyType>, Py<PyType>, Py<PyType>),
+        most_bytes: usize,
+    ) -> PyResult<Self> {
+        let (consumer_report, producer_report) = reports;
+        let (consumer_told, producer_told, latency_told) = told;
+        Ok(Self {
+            consumer_report,
+            producer_report,
+            consumer_told,
+            producer_told,
+            latency_told,
+            new_tuple: py.get_type::<PyTuple>().getattr("__new__")?.unbind(),
+            said: Mutex::new(Said::new(most_bytes)),
+        })
+    }
+
+    /// Events for reports, and for what was said before where it came to one; else the message as it is.
+    fn heard<'py>(
+        &self,
+        py: Python<'py>,
+        messages: Vec<Bound<'py, PyBytes>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let mut found = Vec::with_capacity(messages.len());
+        for message in messages {
+            let bytes = message.as_bytes();
+            if let Some(event) = self.again(py, bytes) {
+                found.extend(event.map(|one| one.into_bound(py)));
+                continue;
+            }
+            found.push(match Spoken::decode(bytes) {
+                Spoken::QosConsumer(q) => {
+                    let is_limited = q.mode == Mode::RateLimited;
+                    let last_seq = (q.last_seq_seen != NULL_U64).then_some(q.last_seq_seen);
+                    let fields = (
+                        q.stream_id,
+                        q.consumer_id,
+                        q.epoch,
+                        last_seq,
+                        q.drops_gap,
+                        q.drops_late,
+                        is_limited,
+                    );
+                    self.event(py, &self.consumer_report, fields.into_pyobject(py)?)?
+                }
+                Spoken::QosProducer(q) => {
+                    let current_seq = (q.current_seq != NULL_U64).then_some(q.current_seq);
+                    let fields = (q.stream_id, q.producer_id, q.epoch, current_seq);
+                    self.event(py, &self.producer_report, fields.into_pyobject(py)?)?
+                }
+                _ => message.into_any(),
+            });
+        }
+        PyList::new(py, found)
+    }
+
+    /// Events for accounts and latencies in the form of our own attachments; else the message as it is.
+    fn told<'py>(&self, py: Python<'py>, messages: Vec<Bound<'py, PyBytes>>) -> PyResult<Bound<'py, PyList>> {
+        let mut found = Vec::with_capacity(messages.len());
+        for message in messages {
+            found.push(match told::read(message.as_bytes()) {
+                Some(Told::Consumer(one)) => self.event(py, &self.consumer_told, consumer(py, one)?)?,
+                Some(Told::Producer(one)) => self.event(py, &self.producer_told, producer(py, one)?)?,
+                Some(Told::Latency(one)) => self.event(py, &self.latency_told, latency(py, one)?)?,
+                None => message.into_any(),
+            });
+        }
+        PyList::new(py, found)
+    }
+
+    /// What a message comes to when it is said again: an event, or nothing.
+    #[pyo3(signature = (message, event))]
+    fn remember(&self, message: &[u8], event: Event) {
+        // What is dropped may run code of its own: not while the lock is held.
+        let gone = self.said().remember(message, event);
+        drop(gone);
+    }
+
+    fn forget(&self) {
+        let gone = self.said().forget();
+        drop(gone);
+    }
+
+    #[getter]
+    fn remembered_bytes(&self) -> usize {
+        self.said().bytes()
+    }
+}
+
+impl Hearing {
+    fn said(&self) -> MutexGuard<'_, Said<Event>> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn again(&self, py: Python<'_>, bytes: &[u8]) -> Option<Event> {
+        self.said().again(bytes).map(|event| event.as_ref().map(|one| one.clone_ref(py)))
+    }
+
+    /// A named tuple, past its constructor in Python: there are thousands a second.
+    fn event<'py>(
+        &self,
+        py: Python<'py>,
+        kind: &Py<PyType>,
+        fields: Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.new_tuple.bind(py).call1((kind, fields))
+    }
+}
