@@ -71,8 +71,8 @@ class TensorPool:
 
     def terms(self) -> str:
         return (
-            "on a driver, with leases; offer() of an array; poll() of half a ring at a time, numpy view, "
-            "valid() after the reading"
+            "on a driver, with leases; offer() of an array; poll() of a sixteenth of the ring at a time, "
+            "numpy view, valid() after the reading"
         )
 
     def beside(self, plan: Plan) -> AbstractContextManager[object]:
@@ -92,8 +92,8 @@ class TensorPool:
     @contextmanager
     def consumer(self, plan: Plan) -> Iterator[Frames]:
         with self.open(plan) as context, context.consumer(STREAM_ID) as consumer:
-            # Half a ring at a time: what lies further back would be overwritten before its turn came.
-            yield _frames(consumer, plan.nslots // 2)
+            # Few at a time: the last of a long list would be overwritten before its turn came.
+            yield _frames(consumer, max(1, plan.nslots // 16))
 
 
 def _frames(consumer: tp.Consumer, at_once: int) -> Frames:

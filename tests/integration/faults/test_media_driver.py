@@ -25,6 +25,15 @@ def kinds(remote: Remote) -> list[str]:
     return [event["kind"] for event in remote.call("events") if event["kind"].startswith("media_driver")]
 
 
+def assert_lost_and_found_again(remote: Remote) -> None:
+    """Once at least: on a busy machine a new media driver may be silent for as long as a dead one."""
+    told = kinds(remote)
+    assert len(told) > 2
+    assert told == ["media_driver_connected"] + ["media_driver_lost", "media_driver_connected"] * (
+        len(told) // 2
+    )
+
+
 # --- an external driver
 
 
@@ -55,7 +64,7 @@ def test_a_restarted_driver_is_found_again_by_running_processes(
     print(f"\n{end}: back {time.monotonic() - began:.1f} s after the new media driver was started")
 
     for remote in (producer, consumer):
-        assert kinds(remote) == ["media_driver_connected", "media_driver_lost", "media_driver_connected"]
+        assert_lost_and_found_again(remote)
     producer.call("stop_offering")
     written = producer.call("producer_ledger")
     assert written["balanced"]
@@ -232,8 +241,8 @@ def test_a_client_stopped_longer_than_its_liveness_recovers(
     # No state to look at tells that the liveness has run out: the clock does.
     time.sleep(CLIENT_LIVENESS_S + 2)
     stopped.go_on()
-    wait_until(lambda: len(kinds(stopped)) > 2, timeout=60)
-    assert kinds(stopped) == ["media_driver_connected", "media_driver_lost", "media_driver_connected"]
+    wait_until(lambda: len(kinds(stopped)) > 2 and stopped.call("is_connected"), timeout=60)
+    assert_lost_and_found_again(stopped)
     wait_until(lambda: producer.call("offering")["last"] == "published")
     before = consumer.call("receiving")["received"][str(epoch)][2]
     wait_until(lambda: consumer.call("receiving")["received"][str(epoch)][2] > before + 100)

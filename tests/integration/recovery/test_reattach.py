@@ -194,8 +194,10 @@ def test_a_restart_of_the_media_driver_is_survived_by_all(fleet: Fleet) -> None:
         media_driver = fleet.driver()
         later = fleet.flow(*consumers, after=epoch)
         for story in (reader.news() for reader in readers):
-            assert kinds(story).count("media_driver_lost") == 1, story
-            assert kinds(story).count("media_driver_connected") == 1, story
+            # More than once where a new media driver is starved for as long as a dead one is waited for.
+            turns = [kind for kind in kinds(story) if kind.startswith("media_driver")]
+            assert turns == ["media_driver_lost", "media_driver_connected"] * (len(turns) // 2), story
+            assert turns
             assert "attached" in kinds(story)
         fleet.agreed(producer, consumers)
         assert later > epoch
