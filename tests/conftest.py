@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import secrets
+import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,10 @@ settings.load_profile("patient")
 # A worker is told the width of its controller's terminal; commands that a test runs have none.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.pop("COLUMNS", None)
+
+# A shell runs what is in the background deaf to Ctrl-C, and what that starts as well; tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["pytester", "tests.side_by_side"]
 

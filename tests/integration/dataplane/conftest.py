@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 import secrets
 import time
@@ -21,6 +23,8 @@ from tests.integration.dataplane.hostile import HostileProducer
 # Long enough that no hold-up of the machine makes a living producer look dead; tests of just that say so.
 PATIENCE_S = 20.0
 DEADLINE_S = 60.0
+_KINDS = len(dataclasses.fields(tp.StreamIds))
+_STREAM_IDS = itertools.count(40_000, _KINDS)
 
 
 @dataclass(frozen=True)
@@ -52,10 +56,15 @@ def media_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tp.MediaD
 @pytest.fixture
 def open_context(media_driver: tp.MediaDriver, shm_base: Path) -> Iterator[Callable[..., tp.Context]]:
     """Opens contexts on the shared media driver, with regions below `shm_base`; closes them at the end."""
+    # Of the test's own: a process that an earlier test killed is there for the media driver a while longer,
+    # and what nobody has read of it would be read here.
+    first = next(_STREAM_IDS)
+    ids = tp.StreamIds(*range(first, first + _KINDS))
     with ExitStack() as stack:
 
         def open_one(**settings: Any) -> tp.Context:
             usual: dict[str, Any] = {
+                "stream_ids": ids,
                 "aeron_dir": media_driver.aeron_dir,
                 "media_driver": "external",
                 "shm_base_dir": shm_base,

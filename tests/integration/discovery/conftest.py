@@ -16,6 +16,8 @@ from tensorpool.registry import DriverSource, RegistryAgent, RegistrySettings
 from tensorpool.runtime import Runner
 
 PERIOD_S = 0.2
+# For those who are told no: time for an answer, also where the cores are busy with something else.
+UNMET_S = 3.0
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from tensorpool.registry import DriverSource, RegistryAgent, RegistrySettings
 from tensorpool.runtime.runner import Runner
 from tensorpool.sbe import DataSourceAnnounce, DataSourceMeta, decode
 from tests.integration.bridge.hosts import DEADLINE_S, Pair, flows, open_host, settings_of
+from tests.integration.discovery.conftest import UNMET_S
 from tests.ports import free_port
 
 PERIOD_NS = 200_000_000
@@ -84,7 +85,7 @@ def test_a_stream_that_no_bridge_has_brought_is_an_error_that_says_what_to_do(
     with pytest.raises(
         tp.StreamElsewhere, match=rf"no bridge has brought it.*source_stream_id {free_stream_id}"
     ) as error:
-        pair.there.context.consumer(name="far", find_timeout=0.3)
+        pair.there.context.consumer(name="far", find_timeout=UNMET_S)
     assert (error.value.stream_id, error.value.driver_instance_id) == (free_stream_id, "here")
     assert other.attached
 
@@ -134,7 +135,7 @@ def test_a_stream_whose_tags_name_a_bridge_is_read_off_it(
     )
     wait_until(lambda: is_known(pair, "far", camera), timeout=DEADLINE_S)
     with pytest.raises(tp.StreamElsewhere, match="the bridge that it names says nothing"):
-        pair.there.context.consumer(name="far", find_timeout=0.3)
+        pair.there.context.consumer(name="far", find_timeout=UNMET_S)
     table = pair.common(mappings=[{"source_stream_id": free_stream_id, "dest_stream_id": 50_000}])
     pair.here.bridge(settings_of(instance_id="b", direction="send", **table))
     frames = pair.there.context.consumer(name="far", find_timeout=DEADLINE_S)
@@ -157,4 +158,4 @@ def test_a_way_that_a_stranger_made_up_is_not_followed(
     camera = pair.here.context.producer(free_stream_id, pools=["64KiB"], name="far", tags=[tag])
     wait_until(lambda: is_known(pair, "far", camera), timeout=DEADLINE_S)
     with pytest.raises(tp.StreamElsewhere, match="cannot be used"):
-        pair.there.context.consumer(name="far", find_timeout=0.3)
+        pair.there.context.consumer(name="far", find_timeout=UNMET_S)

@@ -15,7 +15,7 @@ import pytest
 import tensorpool as tp
 from tensorpool.discovery import DiscoveryClient, StreamFound, stream_of
 from tensorpool.errors import ConfigError
-from tests.integration.discovery.conftest import discovery_of
+from tests.integration.discovery.conftest import UNMET_S, discovery_of
 from tests.unit.discovery.world import source
 
 POOL: dict[str, Any] = {"pools": ["64KiB"], "nslots": 4}
@@ -184,7 +184,7 @@ def test_finding_a_stream_maps_nothing_and_is_no_permission(
         assert holder.wait_for_producer(60)
         with_one = len(mapped(free_stream_id))
         with pytest.raises(tp.AttachError, match="lease") as refused:
-            other.consumer(name="taken", find_timeout=0.5)
+            other.consumer(name="taken", find_timeout=UNMET_S)
         assert refused.value.code == "REJECTED"
         assert other.discover(name="taken") == [found]
         assert len(mapped(free_stream_id)) == with_one
@@ -207,9 +207,9 @@ def test_a_name_that_is_not_there_yet_is_waited_for(
 
 def test_a_name_that_nobody_has_is_an_error_that_says_what_to_do(home: tp.Context) -> None:
     with pytest.raises(tp.StreamNotFound, match=r"no stream named 'nowhere'.*tensorpool discover"):
-        home.consumer(name="nowhere", find_timeout=0.2)
+        home.consumer(name="nowhere", find_timeout=UNMET_S)
     with pytest.raises(tp.StreamNotFound, match="tagged a, b"):
-        home.consumer(tags=["b", "a"], find_timeout=0.2)
+        home.consumer(tags=["b", "a"], find_timeout=UNMET_S)
     with pytest.raises(ConfigError, match="a stream id, or a name"):
         home.consumer()
     with pytest.raises(ConfigError, match="a stream id, or a name"):

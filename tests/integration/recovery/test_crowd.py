@@ -60,7 +60,7 @@ def crowd(fleet: Fleet, count: int) -> Remote:
 @pytest.mark.requirement("driver-4.1-1", "driver-4.8-1", "driver-4.8-3")
 def test_a_hundred_consumers_of_one_stream_come_and_die(fleet: Fleet, processes: int, each: int) -> None:
     # A hundred at once take their time on a busy machine.
-    fleet.configure(Times(keepalive=0.1, grace=6, announce=0.5))
+    fleet.configure(Times(keepalive=0.1, grace=20, announce=0.5))
     fleet.driver()
     fleet.service()
     producer = fleet.worker()
