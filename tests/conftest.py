@@ -32,9 +32,12 @@ settings.load_profile("patient")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.pop("COLUMNS", None)
 
-# A shell runs what is in the background deaf to Ctrl-C, and what that starts as well; tests send it.
+# A shell makes what is in the background deaf to Ctrl-C, nohup to a hang-up, and so all that they start;
+# tests send both.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest_plugins = ["pytester", "tests.side_by_side"]
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -94,16 +95,23 @@ def begun(frames: DataFrame, target: Path, checkpoint: Path) -> StreamingQuery:
 
 
 def recover(spark: SparkSession, source: Path) -> None:
-    """Spark notices a dead idle worker only when it wants it: that is not for the next test to find."""
+    """Spark notices a dead idle worker, or that the parent of a living one is dead, only when it wants it:
+    that is not for the next test to find. A worker that failed is ended by its parent, so fail on purpose."""
     in_a_row = 0
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while in_a_row < 5 and time.monotonic() < deadline:
+        reader = spark.read.format("tensorpool")
         try:
-            rows = spark.read.format("tensorpool").options(path=str(source), minPartitions=2).load()
+            rows = reader.options(path=str(source), minPartitions=2).load()
             rows.mapInArrow(lambda batches: batches, rows.schema).count()
+            with pytest.raises(PySparkException, match="nonsense"):
+                reader.options(path=str(source), nonsense="1").load()
+            with pytest.raises(PySparkException, match="holds no recording"):
+                spark.read.format("tensorpool").option("path", str(source / "none")).load().count()
             in_a_row += 1
-        except Exception:
+        except (Exception, pytest.fail.Exception):
             in_a_row = 0
+    assert in_a_row == 5, "Spark did not recover"
 
 
 def test_a_query_whose_python_processes_are_killed_goes_on_from_its_checkpoint(
