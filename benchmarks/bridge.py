@@ -84,7 +84,8 @@ class Bridged:
     @staticmethod
     def words() -> str:
         return (
-            "Bridge: both ends and their media drivers in one process, UDP over loopback; goodput in MiB/s, "
+            "Bridge: both ends and their media drivers in one process, UDP over loopback; medians of "
+            f"{SLICES} short pairs for each run; goodput in MiB/s, "
             "latency in µs from the offer to the whole frame at the other end; with many mappings µs a frame "
             "of 64 KiB, offered to each in turn, beside a raw publication and as many idle ones."
         )

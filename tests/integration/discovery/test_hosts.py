@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.discovery.conftest import UNMET_S
 from tests.integration.discovery.fleet import PERIOD_S, Client, Role
 from tests.remote import Remote, RemoteError
 
@@ -179,7 +180,7 @@ def test_streams_of_another_host_are_found_through_a_registry_and_not_mapped_the
         # Their own driver's, with the same stream id, is not mistaken for the other host's.
         for remote, name in ((here, "roof-camera"), (there, "lab-camera")):
             with pytest.raises(RemoteError, match="no bridge has brought it here") as error:
-                remote.call("consume", name=name, find_timeout=3.0)
+                remote.call("consume", name=name, find_timeout=UNMET_S)
             assert error.value.kind == "StreamElsewhere"
 
         # A bridge brings one of them over: it is found by the name that it has at home.
