@@ -182,7 +182,7 @@ class LockHeld(TensorPoolError):
         self.holder = holder
 
 
-class DriverHeld(LockHeld):
+class DriverAlreadyRunning(LockHeld):
     """Another driver is there already. `pid` is its process, `embedded` whether it is part of a program."""
 
     def __init__(self, message: str, *, holder: str, pid: int, embedded: bool) -> None:
@@ -257,7 +257,7 @@ class NoSuchService(ServiceError, LookupError):
     """Nobody answers to that name."""
 
 
-class Rejected(ServiceError):
+class RequestRejected(ServiceError):
     """The service refused; the message is its reason."""
 
 
@@ -285,7 +285,7 @@ class AmbiguousStream(DiscoveryError, LookupError):
     """Several streams fit, and one was wanted."""
 
 
-class StreamElsewhere(DiscoveryError):
+class StreamNotLocal(DiscoveryError):
     """The stream was found, and its memory is another machine's."""
 
     def __init__(self, message: str, *, stream_id: int, driver_instance_id: str) -> None:
@@ -322,7 +322,7 @@ class FrameNotRecorded(RecordingError, LookupError):
     """The frame was never recorded, or retention has removed it."""
 
 
-class UnfitFrames(RecordingError, ValueError):
+class InvalidFrames(RecordingError, ValueError):
     """Frames that cannot be recorded: their sequences do not grow, or a tensor does not fit its payload."""
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..discovery import StreamFound
-from .screen import DIM, GOOD, WARN, columns, size_text, span_text
+from .screen import DIM, GOOD, WARN, columns, format_duration, size_text
 
 Change = tuple[str, StreamFound]
 ARRIVED, CHANGED, GONE = "arrived", "changed", "gone"
@@ -73,7 +73,7 @@ class Picture:
         for _, row in sorted(self._rows.items()):
             age_s = now_s - row.since_s
             is_news = bool(row.what) and age_s <= _TOLD_S
-            said = f"{row.what} {span_text(max(age_s, 0.0))} ago" if is_news else ""
+            said = f"{row.what} {format_duration(max(age_s, 0.0))} ago" if is_news else ""
             style = _STYLES[row.what] if is_news else None
             table.add_row(*cells(row.stream), said, style=style)
         there = sum(row.what != GONE for row in self._rows.values())

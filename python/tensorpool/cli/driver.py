@@ -27,7 +27,7 @@ from .connection import Connection, connection_options, token_option
 from .groups import RunByDefault
 from .leases import leases_table
 from .parameters import StreamId
-from .screen import DIM, bytes_text, columns, console, pairs, size_text, span_text
+from .screen import DIM, columns, console, format_bytes, format_duration, pairs, size_text
 
 _STREAM_ID = StreamId()
 _CLIENT_ID = click.IntRange(1, 0xFFFF_FFFE)
@@ -148,18 +148,21 @@ def status(to: Connection, instance: str | None) -> None:
         return
     screen = console()
     kind = "embedded in a program" if found["embedded"] else "a service"
-    quota = "" if found["quota"] is None else f" of {bytes_text(found['quota'])}"
+    quota = "" if found["quota"] is None else f" of {format_bytes(found['quota'])}"
     rows: list[tuple[str, Any]] = [
         ("driver", f"process {found['pid']} of {found['user']}, {kind}"),
         ("namespace", ".".join(filter(None, (found["namespace"], found["instance"])))),
-        ("up for", span_text(found["uptime_s"])),
+        ("up for", format_duration(found["uptime_s"])),
         ("regions", found["base_dir"]),
         ("media driver", f"{found['aeron_dir']}, control stream {found['control_stream_id']}"),
-        ("leases end", f"after {found['grace']} missed keepalives of {span_text(found['keepalive_s'])}"),
-        ("announces", f"every {span_text(found['announce_period_s'])}"),
+        (
+            "leases end",
+            f"after {found['grace']} missed keepalives of {format_duration(found['keepalive_s'])}",
+        ),
+        ("announces", f"every {format_duration(found['announce_period_s'])}"),
         ("streams", found["streams"]),
         ("leases", found["leases"]),
-        ("memory", f"{bytes_text(found['bytes'])}{quota}"),
+        ("memory", f"{format_bytes(found['bytes'])}{quota}"),
     ]
     screen.print(pairs(rows))
     if counted := [
@@ -193,7 +196,7 @@ def streams(to: Connection, instance: str | None) -> None:
                 one["state"],
                 str(one["nslots"]),
                 " ".join(size_text(stride) for stride in one["pools"]),
-                bytes_text(one["bytes"]),
+                format_bytes(one["bytes"]),
                 Text("none", style=DIM) if one["producer"] is None else str(one["producer"]),
                 str(one["consumers"]),
             )

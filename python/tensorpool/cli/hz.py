@@ -13,7 +13,7 @@ from ..context import Context
 from ..errors import ReceiveTimeout
 from ..observe import Gauge, Intervals, Rate
 from .connection import Connection
-from .screen import span_text
+from .screen import format_duration
 
 _SLICE_S = 0.2
 # At the highest rates every frame would be too many to remember.
@@ -102,8 +102,8 @@ def _print(meter: _Meter, as_json: bool) -> None:
     elif rate is None:
         click.echo("one frame; a rate needs two")
     else:
-        words = f"{rate.hz:,.2f} Hz  min {span_text(rate.min_s)}  max {span_text(rate.max_s)}  "
-        words += f"std dev {span_text(rate.std_dev_s)}  window {rate.frames}"
+        words = f"{rate.hz:,.2f} Hz  min {format_duration(rate.min_s)}  max {format_duration(rate.max_s)}  "
+        words += f"std dev {format_duration(rate.std_dev_s)}  window {rate.frames}"
         words += _latency_words(meter.consumer.latency())
         if dropped:
             words += f"  dropped {sum(dropped.values())} ({_words(dropped)})"
@@ -118,7 +118,7 @@ def _latency_words(latency: Latency) -> str:
     spread: Spread = latency.last if latency.last.count else latency.life
     if not spread.count:
         return ""
-    return f"  latency p50 {span_text(spread.p50_ns / 1e9)} p99 {span_text(spread.p99_ns / 1e9)}"
+    return f"  latency p50 {format_duration(spread.p50_ns / 1e9)} p99 {format_duration(spread.p99_ns / 1e9)}"
 
 
 def _words(dropped: dict[str, int]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from .screen import BAD, GOOD, bytes_text, console
+from .screen import BAD, GOOD, console, format_bytes
 
 _EPILOG = """
 \b
@@ -53,7 +53,7 @@ def report(root: Path, out: Path | None, show: bool, samples: int, as_json: bool
     for fault in found.faults:
         screen.print(Text(f"✗ {fault}", style=BAD), soft_wrap=True)
     if target is not None:
-        words = f"{found.total('frames'):,} frames, {bytes_text(found.total('bytes'))}: {target}"
+        words = f"{found.total('frames'):,} frames, {format_bytes(found.total('bytes'))}: {target}"
         screen.print(
             Text(f"✓ {words}" if not found.faults else words, style="" if found.faults else GOOD),
             soft_wrap=True,

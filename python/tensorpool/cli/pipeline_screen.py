@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from .screen import DIM, WARN, bytes_text, columns, console, pairs, span_text
+from .screen import DIM, WARN, columns, console, format_bytes, format_duration, pairs
 
 if TYPE_CHECKING:
     from ..pipeline import Status
@@ -66,7 +66,7 @@ class Screen:
 def line(found: Status, behind: dict[int, int]) -> str:
     """`bronze 12,000 rows 61 MiB/s  silver …  gold …  behind 0`"""
     parts = [
-        f"{name} batch {one.batch}: {one.rows:,} rows {bytes_text(one.bytes_per_s)}/s"
+        f"{name} batch {one.batch}: {one.rows:,} rows {format_bytes(one.bytes_per_s)}/s"
         for name, one in found.stages.items()
         if one.batch >= 0
     ]
@@ -95,7 +95,7 @@ def stages_table(found: Status) -> Table:
             continue
         rate = f"{one.bytes_per_s / 2**20:,.0f}" if one.bytes else ""
         table.add_row(
-            name, str(one.batch), f"{one.rows:,}", rate, span_text(one.seconds), _totals(one.totals)
+            name, str(one.batch), f"{one.rows:,}", rate, format_duration(one.seconds), _totals(one.totals)
         )
     return table
 
@@ -107,7 +107,7 @@ def _totals(totals: dict[str, Any]) -> str:
             inner = ", ".join(f"{reason} {count:,}" for reason, count in sorted(value.items()))
             words.append(f"{name}: {inner or 'none'}")
         elif name == "bytes":
-            words.append(bytes_text(value))
+            words.append(format_bytes(value))
         else:
             words.append(f"{value:,} {name}")
     return "  ".join(words)

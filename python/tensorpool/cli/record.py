@@ -23,7 +23,7 @@ from ..runtime.ready import Readiness
 from ..runtime.settings import LogSettings, RuntimeSettings
 from ..runtime.signals import Signals
 from ..service.config import ServiceSettings
-from .screen import bytes_text, span_text
+from .screen import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from ..recorder.figures import RecorderStats
@@ -144,11 +144,11 @@ def line(stats: RecorderStats, columns: int | None = None) -> str:
 
     Where that is too long it says less. What matters most stays: whether anything is lost.
     """
-    state = f"{stats.state.replace('_', ' ')} {span_text(stats.seconds)}"
-    frames, hz, speed = f"{stats.rows:,} frames", f"{stats.rows_per_s:,.0f}", bytes_text(stats.bytes_per_s)
-    backlog = f"backlog {bytes_text(stats.backlog_bytes)} of {bytes_text(stats.buffer_bytes)}"
+    state = f"{stats.state.replace('_', ' ')} {format_duration(stats.seconds)}"
+    frames, hz, speed = f"{stats.rows:,} frames", f"{stats.rows_per_s:,.0f}", format_bytes(stats.bytes_per_s)
+    backlog = f"backlog {format_bytes(stats.backlog_bytes)} of {format_bytes(stats.buffer_bytes)}"
     full = f"backlog {stats.backlog_bytes / max(stats.buffer_bytes, 1):.0%}"
-    left, lost = f"disk left {bytes_text(stats.disk_free_bytes)}", f"gaps {stats.lost:,}"
+    left, lost = f"disk left {format_bytes(stats.disk_free_bytes)}", f"gaps {stats.lost:,}"
     gaps = ", ".join(f"{reason} {count:,}" for reason, count in sorted(stats.gaps.items())) or "0"
     forms = (
         (state, frames, f"{hz} frames/s", f"{speed}/s", backlog, left, f"gaps {gaps}"),

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from .groups import Noun
 from .parameters import Time
-from .screen import BAD, DIM, GOOD, WARN, bytes_text, columns, console, pairs, span_text
+from .screen import BAD, DIM, GOOD, WARN, columns, console, format_bytes, format_duration, pairs
 
 if TYPE_CHECKING:
     from ..recording.operations import RecordingInfo
@@ -107,7 +107,7 @@ def info(directory: str, as_json: bool) -> None:
         pairs(
             [
                 ("format", f"version {found.version}"),
-                ("frames", f"{found.rows:,} in {bytes_text(found.size_bytes)}"),
+                ("frames", f"{found.rows:,} in {format_bytes(found.size_bytes)}"),
                 ("leases", ", ".join(lease.holder for lease in found.leases) or "none"),
             ]
         )
@@ -126,8 +126,8 @@ def info(directory: str, as_json: bool) -> None:
         table.add_row(
             str(one.stream_id), str(len(one.ledgers)), f"{one.segments:,}",
             *([str(one.open_segments or "")] if open_too else []),
-            f"{one.rows:,}", bytes_text(one.size_bytes), _time_text(first, with_seconds=with_seconds),
-            "" if first is None or last is None else span_text((last - first) / 1e9),
+            f"{one.rows:,}", format_bytes(one.size_bytes), _time_text(first, with_seconds=with_seconds),
+            "" if first is None or last is None else format_duration((last - first) / 1e9),
             Text(missing or "nothing", style=WARN if missing else DIM),
         )  # fmt: skip
     screen.print(table)
@@ -161,7 +161,7 @@ def verify(directory: str, as_json: bool) -> None:
         screen.print(Text(f"! {one}", style=WARN), soft_wrap=True)
     for ledger in found.ledgers:
         screen.print(f"stream {ledger.stream_id}, epoch {ledger.epoch}: {ledger}", soft_wrap=True)
-    words = f"{found.rows:,} frames in {found.segments:,} segments, {bytes_text(found.size_bytes)}"
+    words = f"{found.rows:,} frames in {found.segments:,} segments, {format_bytes(found.size_bytes)}"
     if found.ok:
         screen.print(Text(f"✓ {words}: all as written", style=GOOD))
         return
@@ -254,7 +254,7 @@ def _say_copied(done: Copied, target: str, as_json: bool) -> None:
         }  # fmt: skip
         click.echo(json.dumps(report, indent=2))
     else:
-        click.echo(f"{done.rows:,} frames, {bytes_text(done.payload_bytes)}, in {target}", err=True)
+        click.echo(f"{done.rows:,} frames, {format_bytes(done.payload_bytes)}, in {target}", err=True)
 
 
 @recording.command(epilog=_EXPORT)

@@ -19,7 +19,7 @@ from ..runtime.settings import RuntimeSettings
 from ..service.config import ServiceSettings
 from .connection import Connection, connection_options
 from .groups import RunByDefault
-from .screen import columns, console, pairs, span_text
+from .screen import columns, console, format_duration, pairs
 
 _EPILOG = """
 \b
@@ -95,7 +95,7 @@ def status(to: Connection, instance: str | None) -> None:
     screen, counted = console(), found["counters"]
     rows: list[tuple[str, Any]] = [
         ("registry", f"process {found['pid']} of {found['user']}"),
-        ("up for", span_text(found["uptime_s"])),
+        ("up for", format_duration(found["uptime_s"])),
         ("asked on", f"{found['channel']}, stream {found['stream_id']}"),
         ("streams", found["streams"]),
         ("questions", f"{counted['questions']:,}"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from .screen import DIM, WARN, bytes_text, shape_text, span_text
+from .screen import DIM, WARN, format_bytes, format_duration, format_shape
 
 if TYPE_CHECKING:
     from ..recording import RecordedFrame
@@ -23,11 +23,11 @@ def line(stats: ReplayStats) -> Text:
     if stats.done is not None:
         found.append(f"  {stats.done:.0%}")
     found.append("  max" if stats.speed is None else f"  {stats.speed:g}x", style=DIM)
-    found.append(f"  {stats.frames:,} frames  {stats.rate_hz:,.0f} Hz  {bytes_text(stats.bytes_per_s)}/s")
+    found.append(f"  {stats.frames:,} frames  {stats.rate_hz:,.0f} Hz  {format_bytes(stats.bytes_per_s)}/s")
     if stats.passes > 1:
         found.append(f"  pass {stats.passes:,}")
     if stats.left_s is not None:
-        found.append(f"  {span_text(stats.left_s)} left", style=DIM)
+        found.append(f"  {format_duration(stats.left_s)} left", style=DIM)
     if stats.missing:
         found.append(f"  {stats.missing:,} missing", style=WARN)
     return found
@@ -36,8 +36,8 @@ def line(stats: ReplayStats) -> Text:
 def summary(stats: ReplayStats) -> str:
     """What was played, and what became of it."""
     words = [
-        f"played {stats.frames:,} frames, {bytes_text(stats.nbytes)}, in {span_text(stats.elapsed_s)} "
-        f"({stats.rate_hz:,.0f} Hz, {bytes_text(stats.bytes_per_s)}/s)"
+        f"played {stats.frames:,} frames, {format_bytes(stats.nbytes)}, in {format_duration(stats.elapsed_s)} "
+        f"({stats.rate_hz:,.0f} Hz, {format_bytes(stats.bytes_per_s)}/s)"
     ]
     for one in stats.streams:
         became = ", ".join(f"{name} {count:,}" for name, count in one.outcomes.items()) or "nothing played"
@@ -47,7 +47,10 @@ def summary(stats: ReplayStats) -> str:
         (stats.missing, f"frames are missing in {stats.gaps:,} gaps of the recording"),
         (stats.damaged, "frames are damaged and were left out"),
         (stats.unfit, "tensors fit no reader and were left out"),
-        (stats.late, f"frames were late by more than 1 ms, the latest by {span_text(stats.late_max_s)}"),
+        (
+            stats.late,
+            f"frames were late by more than 1 ms, the latest by {format_duration(stats.late_max_s)}",
+        ),
         (stats.stalls, "times this machine could not keep up"),
     ):
         if count:
@@ -59,7 +62,7 @@ def frame_text(frame: RecordedFrame) -> str:
     trace = "" if frame.trace_id is None else f"  trace {frame.trace_id:x}"
     return (
         f"{_clock_text(frame.receive_time_ns)}  stream {frame.stream_id}  seq {frame.seq}  "
-        f"{frame.element_type} {shape_text(frame.shape)}{trace}"
+        f"{frame.element_type} {format_shape(frame.shape)}{trace}"
     )
 
 

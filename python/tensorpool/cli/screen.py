@@ -12,21 +12,21 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..observe.figures import bytes_text, shape_text, span_text
 from ..runtime.config import format_size
+from ..units import format_bytes, format_duration, format_shape
 
 __all__ = [
     "BAD",
     "DIM",
     "GOOD",
     "WARN",
-    "bytes_text",
+    "format_bytes",
     "columns",
     "console",
     "pairs",
-    "shape_text",
+    "format_shape",
     "size_text",
-    "span_text",
+    "format_duration",
 ]
 
 # Nobody looks at the edge of a file: what is not a terminal gets lines that are not broken.

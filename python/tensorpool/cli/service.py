@@ -11,7 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
-from ..errors import Rejected
+from ..errors import RequestRejected
 from ..service import Bits, Event, FrameRef, Value
 from .connection import Connection, connection_options, token_option
 from .groups import Noun
@@ -196,7 +196,7 @@ def _parse(text: str, kind: str) -> Value:
             case "bytes":
                 return bytes.fromhex(text)
     except (ValueError, KeyError):
-        raise Rejected(f"{text!r} is no {kind}") from None
+        raise RequestRejected(f"{text!r} is no {kind}") from None
     return text
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from ..shm.inspect import inspect
 from ..shm.reports import EpochReport, RegionReport, to_json
 from .groups import Noun
-from .screen import BAD, DIM, GOOD, WARN, columns, console, pairs, shape_text, size_text, span_text
+from .screen import BAD, DIM, GOOD, WARN, columns, console, format_duration, format_shape, pairs, size_text
 
 _DEFAULT_SLOTS = 8
 
@@ -117,7 +117,7 @@ def _activity(one: RegionReport) -> str:
     age = one.activity_age_ns
     if age is None:
         return "unknown"
-    return f"{span_text(age / 1e9)} ago" if age >= 0 else "from another clock"
+    return f"{format_duration(age / 1e9)} ago" if age >= 0 else "from another clock"
 
 
 def _show_ring(screen: Console, one: RegionReport, limit: int) -> None:
@@ -140,7 +140,7 @@ def _show_ring(screen: Console, one: RegionReport, limit: int) -> None:
             str(slot.index),
             str(slot.seq),
             Text("in progress", style=WARN) if slot.state == "in_progress" else slot.state,
-            shape_text(slot.shape),
+            format_shape(slot.shape),
             slot.dtype or "",
             "" if slot.values_bytes is None else f"{slot.values_bytes:,}",
             "" if slot.pool_id is None else str(slot.pool_id),

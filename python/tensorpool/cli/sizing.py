@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 
 from ..shm import parse_size
-from .screen import BAD, GOOD, WARN, bytes_text, columns, console, size_text
+from .screen import BAD, GOOD, WARN, columns, console, format_bytes, size_text
 
 if TYPE_CHECKING:
     from ..doctor import Sizing
@@ -86,9 +86,9 @@ def _words(name: str, value: int) -> tuple[str, str]:
     """`pool_bytes` as people say it, and its value with a unit."""
     plain, is_rate, _ = name.partition("_bytes_per_s")
     if is_rate:
-        return plain, f"{bytes_text(value)}/s"
+        return plain, f"{format_bytes(value)}/s"
     plain, is_size, _ = name.partition("_bytes")
-    return plain.replace("_", " "), bytes_text(value) if is_size else str(value)
+    return plain.replace("_", " "), format_bytes(value) if is_size else str(value)
 
 
 def _config(found: Sizing) -> str:

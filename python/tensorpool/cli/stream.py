@@ -20,7 +20,7 @@ from .groups import Noun
 from .hz import measure
 from .leases import leases_table
 from .parameters import StreamId
-from .screen import DIM, WARN, bytes_text, columns, console, pairs, size_text, span_text
+from .screen import DIM, WARN, columns, console, format_bytes, format_duration, pairs, size_text
 from .trace import follow
 from .watch import watch_streams
 
@@ -134,7 +134,7 @@ def ls(to: Connection) -> None:
             str(one.epoch) if screen.width >= _WIDE else f"…{one.epoch % 10**6:06}",
             str(one.nslots),
             " ".join(size_text(pool.stride_bytes) for pool in one.pools),
-            span_text(one.age_ns(now) / 1e9),
+            format_duration(one.age_ns(now) / 1e9),
         ]
         table.add_row(*row, *([_leases(known.get(one.stream_id))] if known else []))
     screen.print(table)
@@ -167,14 +167,14 @@ def info(to: Connection, stream_id: int) -> None:
                 ("epoch", one.epoch),
                 (
                     "layout",
-                    f"version {one.layout_version}, {one.nslots} slots, {bytes_text(one.total_bytes)} in all",
+                    f"version {one.layout_version}, {one.nslots} slots, {format_bytes(one.total_bytes)} in all",
                 ),
                 (
                     "pools",
                     ", ".join(f"{pool.pool_id}: {size_text(pool.stride_bytes)}" for pool in one.pools),
                 ),
                 ("directory", one.directory or one.header_uri),
-                ("announced", f"{span_text(one.age_ns(now) / 1e9)} ago"),
+                ("announced", f"{format_duration(one.age_ns(now) / 1e9)} ago"),
                 *attribute_rows(attributes),
             ]
         )

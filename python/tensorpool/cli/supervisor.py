@@ -27,7 +27,7 @@ from ..supervisor.garbage import collecting_rarely
 from .connection import Connection, connection_options
 from .groups import RunByDefault
 from .parameters import StreamId
-from .screen import columns, console, pairs, span_text
+from .screen import columns, console, format_duration, pairs
 
 _EPILOG = """
 \b
@@ -126,7 +126,7 @@ def status(to: Connection, instance: str | None) -> None:
         pairs(
             [
                 ("supervisor", f"process {found['pid']} of {found['user']}"),
-                ("up for", span_text(found["uptime_s"])),
+                ("up for", format_duration(found["uptime_s"])),
                 ("streams", found["streams"]),
                 ("consumers", found["consumers"]),
                 ("recorders, bridges", f"{found['recorders']}, {found['bridges']}"),

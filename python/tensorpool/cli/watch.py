@@ -23,7 +23,7 @@ from ..context import Context
 from ..errors import RegionRejected
 from ..observe import AnnounceEar, Gauge, LatencyEar, StreamHeard
 from ..observe.driver import driver_streams
-from .screen import DIM, WARN, bytes_text, columns, console, shape_text, span_text
+from .screen import DIM, WARN, columns, console, format_bytes, format_duration, format_shape
 
 # A descriptor stream of 16 MiB holds a tenth of a second of the fastest producers.
 _LOOK_S = 0.02
@@ -223,8 +223,8 @@ def _table(reports: list[dict[str, Any]]) -> Table | Text:
             str(one["stream_id"]),
             one["name"] or "",
             _hz(one["hz"]),
-            "" if one["bytes_per_second"] is None else bytes_text(one["bytes_per_second"]),
-            shape_text(one["shape"]),
+            "" if one["bytes_per_second"] is None else format_bytes(one["bytes_per_second"]),
+            format_shape(one["shape"]),
             one["dtype"],
             one["seq"],
             _p99(one["latency"]),
@@ -237,9 +237,9 @@ def _line(one: dict[str, Any]) -> str:
     words = [str(one["stream_id"]), *([one["name"]] if one["name"] else [])]
     if state := _state(one):
         return " ".join([*words, state])
-    words += [f"{_hz(one['hz']) or '?'} Hz", f"{bytes_text(one['bytes_per_second'] or 0)}/s"]
+    words += [f"{_hz(one['hz']) or '?'} Hz", f"{format_bytes(one['bytes_per_second'] or 0)}/s"]
     words += [
-        shape_text(one["shape"]),
+        format_shape(one["shape"]),
         one["dtype"],
         f"seq {one['seq']}",
         f"dropped {_dropped(one['dropped']) or '0'}",
@@ -262,7 +262,7 @@ def _hz(hz: float | None) -> str:
 
 
 def _p99(latency: dict[str, int] | None) -> str:
-    return "" if latency is None else span_text(latency["p99_ns"] / 1e9)
+    return "" if latency is None else format_duration(latency["p99_ns"] / 1e9)
 
 
 def _dropped(dropped: dict[str, int]) -> str:

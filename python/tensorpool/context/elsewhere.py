@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from ..client import Consumer
 from ..discovery import StreamFound
 from ..discovery.endpoints import Channel
-from ..errors import ConfigError, StreamElsewhere
+from ..errors import ConfigError, StreamNotLocal
 
 if TYPE_CHECKING:
     from .context import Context
@@ -39,7 +39,7 @@ def uri_fault(uri: str) -> str | None:
 
 def read_off_bridge(
     ctx: Context, stream: StreamFound, uri: str, deadline: float, attach: Callable[..., Consumer]
-) -> Consumer | StreamElsewhere:
+) -> Consumer | StreamNotLocal:
     """A consumer of what the bridge sends; or why not. It is there once the bridge has announced the epoch
     that was found: a way that nobody sends on is none."""
     if (fault := uri_fault(uri)) is not None:
@@ -63,8 +63,8 @@ def read_off_bridge(
     return elsewhere(stream, f"the bridge that it names {said}")
 
 
-def elsewhere(stream: StreamFound, but: str = "no bridge has brought it here") -> StreamElsewhere:
-    return StreamElsewhere(
+def elsewhere(stream: StreamFound, but: str = "no bridge has brought it here") -> StreamNotLocal:
+    return StreamNotLocal(
         f"{stream} is not on this media driver, so that its memory cannot be mapped here, and {but}; run "
         f"tensorpool bridge on both machines with a mapping of source_stream_id {stream.stream_id}, and ask "
         "by the same name",

@@ -26,8 +26,8 @@ from ..errors import (
     ConfigError,
     DiscoveryError,
     NoProvider,
-    StreamElsewhere,
     StreamNotFound,
+    StreamNotLocal,
 )
 from ..sbe import ShmPoolAnnounce
 from ..transport import StreamIds
@@ -154,7 +154,7 @@ class WithDiscovery(ContextPart):
 
     def _from_elsewhere(
         self, stream: StreamFound, deadline: float, attach: Callable[..., Consumer]
-    ) -> Consumer | StreamElsewhere:
+    ) -> Consumer | StreamNotLocal:
         uri = stream.fallback_uri
         if uri is None:
             return elsewhere(stream)

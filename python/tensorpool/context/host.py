@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..driver import EmbeddedDriver, Holder
-from ..errors import DriverHeld
+from ..errors import DriverAlreadyRunning
 
 _LOG = logging.getLogger(__name__)
 _NAMELESS_S, _LOOK_S = 10.0, 0.02
@@ -58,7 +58,7 @@ class DriverHost:
             return
         try:
             self._driver = self._embed_or_name()
-        except DriverHeld as error:
+        except DriverAlreadyRunning as error:
             holder = Holder.parse(error.holder)
             if self._mode == "embedded" or holder is None or not self._is_ours(holder):
                 raise
@@ -72,7 +72,7 @@ class DriverHost:
         while True:
             try:
                 return self._embed()
-            except DriverHeld as error:
+            except DriverAlreadyRunning as error:
                 # Counted from the first refusal: on a busy machine the attempt alone may take seconds.
                 now = time.monotonic()
                 nameless_since = now if nameless_since is None else nameless_since
@@ -91,7 +91,7 @@ class DriverHost:
                 continue
             try:
                 driver = self._embed()
-            except DriverHeld as error:
+            except DriverAlreadyRunning as error:
                 holder = Holder.parse(error.holder)
                 if holder is not None and not holder.embedded:
                     return

@@ -23,7 +23,7 @@ from ..client import (
 )
 from ..client.leased import attach_error
 from ..driver import DEFAULT_NSLOTS
-from ..errors import CommandFailed, ConfigError, NoSuchService, Rejected, ServiceTimeout
+from ..errors import CommandFailed, ConfigError, NoSuchService, RequestRejected, ServiceTimeout
 from ..shm import parse_pools
 from ..transport import descriptor_channel
 from .endpoints import SHARED_CHANNEL, WithEndpoints, checked_stream_id
@@ -176,7 +176,7 @@ class WithProducers(WithEndpoints):
         try:
             with self.service("driver", timeout=self._terms.attach_timeout_ns / 1e9) as driver:
                 driver.call("provision", wanted)
-        except (Rejected, CommandFailed) as error:
+        except (RequestRejected, CommandFailed) as error:
             raise attach_error(stream_id, "REJECTED", str(error), self._terms) from None
         except (NoSuchService, ServiceTimeout):
             raise attach_error(stream_id, "NO_ANSWER", "", self._terms) from None

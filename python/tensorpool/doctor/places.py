@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..shm.files import user_name
 from ..shm.inspect import user_of
-from ..state import state_path
+from ..state_dir import state_path
 from .check import Check, fail, ok, warn
 
 

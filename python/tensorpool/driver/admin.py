@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import Rejected
+from ..errors import RequestRejected
 from ..runtime.config import Secret
 from ..sbe.driver import Role
 from ..service import Service, command
@@ -103,7 +103,7 @@ class DriverService(Service, name="driver"):
         )
         agent.do(actions)
         if isinstance(plan, Refusal):
-            raise Rejected(plan.reason)
+            raise RequestRejected(plan.reason)
         return self._stream(plan)
 
     @command(needs_token=True)
@@ -116,7 +116,7 @@ class DriverService(Service, name="driver"):
     ) -> list[dict[str, Any]]:
         """Takes back the leases that fit all that is given. Returns them."""
         if lease_id is None and stream_id is None and client_id is None:
-            raise Rejected("revoke() needs a lease_id, a stream_id or a client_id")
+            raise RequestRejected("revoke() needs a lease_id, a stream_id or a client_id")
         agent = self._agent
         found, actions = agent.state.revoke(
             agent.clock.monotonic_ns(),
@@ -195,10 +195,10 @@ def _number(name: str, value: Any, default: int | None = None) -> int:
         return value
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 20:
         return int(value)
-    raise Rejected(f"{name} {value!r}: use a whole number")
+    raise RequestRejected(f"{name} {value!r}: use a whole number")
 
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise Rejected(f"{name} {value!r}: use text")
+        raise RequestRejected(f"{name} {value!r}: use text")
     return value

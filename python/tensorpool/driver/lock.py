@@ -20,10 +20,10 @@ from typing import Any
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
-from ..errors import DriverHeld, LockHeld
+from ..errors import DriverAlreadyRunning, LockHeld
 from ..shm.files import user_name
 from ..shm.owner import base_digest
-from ..state import state_dir, state_path
+from ..state_dir import state_dir, state_path
 
 # struct flock on 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("@hhqqi4x")
@@ -172,6 +172,6 @@ def _take(path: Path, line: str, what: str, remedy: str) -> _native.FileLock:
         return _native.FileLock(path, line)
     except LockHeld as error:
         holder = Holder.parse(error.holder) or Holder()
-        raise DriverHeld(
+        raise DriverAlreadyRunning(
             f"{what}: {holder}; {remedy}", holder=error.holder, pid=holder.pid, embedded=holder.embedded
         ) from None

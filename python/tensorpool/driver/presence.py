@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Iterator
 
-from ..errors import DriverHeld, MediaDriverError
+from ..errors import DriverAlreadyRunning, MediaDriverError
 from ..runtime.aeron_counters import read_aeron_counters
 from ..shm.files import is_alive
 from .lock import Holder
@@ -63,7 +63,7 @@ def refuse_beside_another(aeron_dir: str, control_stream_id: int) -> None:
         holder = other_driver(aeron_dir, control_stream_id)
     if holder is None:
         return
-    raise DriverHeld(
+    raise DriverAlreadyRunning(
         f"control stream {control_stream_id} of the media driver {aeron_dir} has a driver already: "
         f"process {holder.pid}, namespace {holder.namespace!r}; attach to that one, stop it, or choose "
         "another control_stream_id",

@@ -3,12 +3,11 @@
 Nothing here takes part: no lease, no driver, nothing that anybody waits for.
 """
 
+from ..preview import ArraySummary, encode_png, summarize, to_pixels
 from .announces import AnnounceEar, StreamBook, StreamHeard
 from .latencies import LatencyBook, LatencyEar, StreamLatency
 from .lineage import Lineage, LineageBook, SeenFrame
-from .png import encode_png, to_pixels
 from .rates import Gauge, Intervals, Rate
-from .summary import ArraySummary, summarize
 
 __all__ = [
     "AnnounceEar",

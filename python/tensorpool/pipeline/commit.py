@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ..durable import replace_file, sync_directory, write_errors
 from ..errors import PipelineError
-from ..recording.files import sync_directory, write_atomically, written_to
 from .layout import Layout
 from .schemas import Table
 from .written import Written
@@ -135,16 +135,16 @@ class StageLog:
         )
         intent = {"moves": moves, "removes": list(removes), "commit": made.as_json()}
         path = self._layout.intent(self._stage)
-        with written_to(path):
+        with write_errors(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(intent).encode())
+            replace_file(path, json.dumps(intent).encode())
         self._carry_out(intent)
         return made
 
     def _carry_out(self, intent: dict[str, Any]) -> None:
         root = self._layout.root
         made = intent["commit"]
-        with written_to(root):
+        with write_errors(root):
             touched: dict[Path, None] = {}
             for staged, name in intent["moves"]:
                 self._move(Path(staged), root / name, touched)
@@ -164,7 +164,7 @@ class StageLog:
                     )
             for name in intent["removes"]:
                 (root / name).unlink(missing_ok=True)
-            write_atomically(self._layout.commit(self._stage, made["batch"]), json.dumps(made).encode())
+            replace_file(self._layout.commit(self._stage, made["batch"]), json.dumps(made).encode())
             self._layout.intent(self._stage).unlink()
             self._forget()
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ..durable import replace_file, sync_directory, write_errors
 from ..errors import PipelineError
-from ..recording.files import sync_directory, write_atomically, written_to
 from .compact_plan import FAN, plan
 from .compact_task import merge_files
 from .definition import PipelineSettings
@@ -164,7 +164,7 @@ class Compaction:
 
     def _round(self, groups: list[_Group], tasks: Tasks, found: dict[str, Merged]) -> None:
         staging = self._layout.staging / f"compact-{secrets.token_hex(4)}"
-        with written_to(staging):
+        with write_errors(staging):
             staging.mkdir(mode=0o700, parents=True)
         results = tasks.run(merge_files, [self._item(one, staging) for one in groups])
         by_place: dict[Path, list[tuple[_Group, list[Written]]]] = {}
@@ -174,7 +174,7 @@ class Compaction:
             if len(made) < len(group.names):
                 by_place.setdefault(group.place, []).append((group, made))
         for number, (place, merged) in enumerate(by_place.items()):
-            with written_to(place):
+            with write_errors(place):
                 self._swap(place, merged, staging / f"place-{number}")
             count = found.setdefault(self._table_of(place), Merged())
             count.before += sum(len(group.names) for group, _ in merged)
@@ -233,7 +233,7 @@ class Compaction:
 
     def _able(self) -> bool:
         if self._is_able is None:
-            with written_to(self._layout.staging):
+            with write_errors(self._layout.staging):
                 self._layout.staging.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._is_able = can_exchange(self._layout.staging)
         return self._is_able
@@ -249,9 +249,9 @@ class Compaction:
 
     def _remember(self, today: str) -> None:
         path = self._layout.compacted
-        with written_to(path):
+        with write_errors(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(path, f"{today}\n".encode())
+            replace_file(path, f"{today}\n".encode())
         self._through = today
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ..durable import replace_file, write_errors
 from ..errors import PipelineError
-from ..recording.files import write_atomically, written_to
 from ..runtime.config.spec import TableSpec, spec_of
 from .definition import PipelineSettings
 from .layout import Layout
@@ -75,8 +75,8 @@ def begin(settings: PipelineSettings) -> Marker:
         "versions": marker.versions,
         "definition": definition,
     }
-    with written_to(where.marker):
-        write_atomically(where.marker, json.dumps(content, indent=2).encode() + b"\n")
+    with write_errors(where.marker):
+        replace_file(where.marker, json.dumps(content, indent=2).encode() + b"\n")
     return marker
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..recording.files import sync_file, written_to
+from ..durable import sync_file, write_errors
 from .schemas import Table
 
 _GROUP_BYTES: Final = 32 << 20
@@ -106,7 +106,7 @@ class _File:
         self._stored = self.rows = 0
         self._facts = _Facts()
         names = [name for name in table.schema.names if name not in _BULKY]
-        with written_to(self._path):
+        with write_errors(self._path):
             staging.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Private from the start; Arrow opens what is there.
             os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -129,7 +129,7 @@ class _File:
 
     def _flush(self) -> None:
         if self._waiting:
-            with written_to(self._path):
+            with write_errors(self._path):
                 self._writer.write_table(pa.concat_tables(self._waiting))
                 self._stored = self._path.stat().st_size
             self._waiting = []
@@ -144,7 +144,7 @@ class _File:
 
     def close(self) -> Written:
         self._flush()
-        with written_to(self._path):
+        with write_errors(self._path):
             self._writer.close()
             sync_file(self._path)
         return Written(

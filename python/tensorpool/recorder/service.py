@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Rejected
+from ..errors import RequestRejected
 from ..recording import RecordingLedger
 from ..service import Event, Property, Service, command
 
@@ -95,18 +95,18 @@ class RecorderService(Service, name="recorder"):
 
 def _check_label(label: object) -> None:
     if not isinstance(label, str) or not 0 < len(label) <= _LONGEST_LABEL:
-        raise Rejected(f"mark(): the label is a text of 1 to {_LONGEST_LABEL} characters")
+        raise RequestRejected(f"mark(): the label is a text of 1 to {_LONGEST_LABEL} characters")
 
 
 def _check_stream_id(stream_id: object) -> None:
     if stream_id is not None and not (isinstance(stream_id, int) and 0 < stream_id < 1 << 32):
-        raise Rejected("mark(): the stream id is a number, as in 10000")
+        raise RequestRejected("mark(): the stream id is a number, as in 10000")
 
 
 def _check_seconds(seconds: object) -> None:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and 0 < seconds <= _LONGEST_TRIGGER_S):  # type: ignore[operator]
-        raise Rejected(f"trigger(): seconds are a number up to {_LONGEST_TRIGGER_S:.0f}")
+        raise RequestRejected(f"trigger(): seconds are a number up to {_LONGEST_TRIGGER_S:.0f}")
 
 
 def ledger_json(one: RecordingLedger) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ..clock import Clock
-from ..errors import DiskFull, RecordingError, UnfitFrames, WriteFailed
+from ..errors import DiskFull, InvalidFrames, RecordingError, WriteFailed
 from ..recording import Gap, RecordingLedger, RecordingWriter, Recovered, WriterLimits
 from .account import StreamAccount, rows_as_gaps
 from .arena import Piece
@@ -139,7 +139,7 @@ class Sink:
             step = self._steps.popleft()
             try:
                 self._write(step)
-            except UnfitFrames as error:
+            except InvalidFrames as error:
                 self._refuse(step, error)
             except (WriteFailed, RecordingError) as error:
                 self._steps.appendleft(step)
@@ -162,7 +162,7 @@ class Sink:
         )  # fmt: skip
         self._accounts[gap.stream_id].add_gap(gap)
 
-    def _refuse(self, step: _Step, error: UnfitFrames) -> None:
+    def _refuse(self, step: _Step, error: InvalidFrames) -> None:
         """Not to be written, ever: counted instead. What cannot even be counted shows in the ledger."""
         _LOG.error("some frames were refused: %s", error)
         if step.piece is not None:

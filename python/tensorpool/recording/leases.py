@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ..clock import SYSTEM_CLOCK, Clock
+from ..durable import make_directories, replace_file, sync_directory, write_errors
 from ..errors import ClosedError
 from . import layout
-from .files import make_directories, sync_directory, write_atomically, written_to
 from .frame import Cursor
 from .manifest_writer import locked
 from .root import check_root
@@ -72,7 +72,7 @@ class ReaderLease:
         directory = self._root / layout.LEASES_DIR
         self.path = directory / f"{secrets.token_hex(8)}{_SUFFIX}"
         self._put(cursors)
-        with written_to(directory), locked(self._root):
+        with write_errors(directory), locked(self._root):
             # Under the lock: retention has either finished, and the manifest says so, or sees this lease.
             for parent in make_directories(directory, above=self._root):
                 sync_directory(parent)
@@ -95,14 +95,14 @@ class ReaderLease:
                 for stream, cursor in self._cursors.items()
             },
         }
-        write_atomically(self.path, json.dumps(content).encode() + b"\n")
+        replace_file(self.path, json.dumps(content).encode() + b"\n")
 
     def renew(self, cursors: Iterable[Cursor | int] = ()) -> None:
         """Starts the time anew, and lets go of what lies before the new cursors."""
         if self._released:
             raise ClosedError("the lease was released")
         self._put(cursors)
-        with written_to(self.path):
+        with write_errors(self.path):
             self._write()
 
     def release(self) -> None:

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..durable import replace_file, sync_directory, sync_file, write_errors
 from . import layout, manifest
-from .files import sync_directory, sync_file, write_atomically, written_to
 from .index import add_unlisted, find_unlisted, scan_files, settle_open
 from .manifest import DamagedManifest, Kind, Manifest, Records
 
@@ -43,7 +43,7 @@ def append(root: Path, *records: Records, durably: bool = True) -> None:
         return
     # Not under the lock: other writers would wait for the disk. A log that is gone by now has become a
     # snapshot, which is durable.
-    with written_to(path), contextlib.suppress(FileNotFoundError):
+    with write_errors(path), contextlib.suppress(FileNotFoundError):
         sync_file(path)
         if path.stat().st_size < COMPACT_AT * manifest.RECORD.itemsize:
             return
@@ -59,7 +59,7 @@ def append_locked(root: Path, *records: Records, durably: bool = True) -> Path:
     own = {(int(one["stream_id"][0]), int(one["epoch"][0])) for one in records}
     records = (*find_unlisted(root, current, but=own), *records)
     path = manifest.log_path(root, current)
-    with written_to(path):
+    with write_errors(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             # What a crash left of a record goes first: everything behind it would be out of step.
@@ -90,8 +90,8 @@ def compact_locked(root: Path, current: Manifest) -> None:
         # A crash between saying and doing left the file; after the snapshot nobody would know of it.
         name = layout.SegmentName(*key)
         name.sealed(root).unlink(missing_ok=True)
-    with written_to(root / layout.MANIFEST_FILE):
-        write_atomically(root / layout.MANIFEST_FILE, manifest.snapshot(current.generation + 1, current))
+    with write_errors(root / layout.MANIFEST_FILE):
+        replace_file(root / layout.MANIFEST_FILE, manifest.snapshot(current.generation + 1, current))
     for path in manifest.logs(root):
         if path != root / f"{layout.MANIFEST_FILE}.{current.generation + 1}.log":
             path.unlink(missing_ok=True)

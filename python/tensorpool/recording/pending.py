@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import UnfitFrames
+from ..errors import InvalidFrames
 from . import layout
 from .batch import NO_TIMESTAMP, NO_TRACE, FrameBatch
 from .dtypes import MAX_DIMS, ORDER_NUMBERS, number_of
@@ -54,7 +54,7 @@ class Pending:
             number = _raw_number(element_type, array)
         array = array.reshape(1) if array.ndim == 0 else array
         if array.ndim > MAX_DIMS:
-            raise UnfitFrames(f"a tensor has at most {MAX_DIMS} dimensions, not {array.ndim}")
+            raise InvalidFrames(f"a tensor has at most {MAX_DIMS} dimensions, not {array.ndim}")
         order = "row"
         if not array.flags.c_contiguous:
             if array.flags.f_contiguous:
@@ -62,7 +62,7 @@ class Pending:
             else:
                 array = np.ascontiguousarray(array)
         if array.nbytes > layout.MAX_PAYLOAD_BYTES:
-            raise UnfitFrames(f"a payload has at most {layout.MAX_PAYLOAD_BYTES} bytes, not {array.nbytes}")
+            raise InvalidFrames(f"a payload has at most {layout.MAX_PAYLOAD_BYTES} bytes, not {array.nbytes}")
         at = self._reserve(array.nbytes)
         flat = array.ravel(order="K").view(np.uint8)
         self._arena[at : at + array.nbytes] = flat
@@ -128,7 +128,7 @@ class Pending:
 def _raw_number(element_type: str, array: npt.NDArray[Any]) -> int:
     number = number_of(element_type)
     if array.dtype.itemsize != 1:
-        raise UnfitFrames(f"{element_type} are bytes, and the array is {array.dtype}")
+        raise InvalidFrames(f"{element_type} are bytes, and the array is {array.dtype}")
     return number
 
 

@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..durable import sync_directory, write_all, write_errors
 from ..errors import CorruptRecording, NotARecording
 from . import layout, manifest, manifest_writer
-from .files import sync_directory, write_parts, written_to
 from .index import file_stats
 from .manifest import Kind
 from .message import END_OF_STREAM
@@ -60,12 +60,12 @@ def recover_segment(root: Path, name: layout.SegmentName) -> Recovered:
         return _drop(root, name, size, reason)
     is_ended = file.scan.is_ended and reason is None
     del file
-    with written_to(path):
+    with write_errors(path):
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             os.ftruncate(fd, end)
             if not is_ended:
-                write_parts(fd, [memoryview(END_OF_STREAM)])
+                write_all(fd, [memoryview(END_OF_STREAM)])
             os.fsync(fd)
         finally:
             os.close(fd)

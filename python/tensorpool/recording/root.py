@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from ..durable import replace_file, write_errors
 from ..errors import NotARecording
 from . import layout
-from .files import write_atomically, written_to
 
 _FORMAT: Final = "tensorpool-recording"
 
@@ -24,13 +24,13 @@ def mark_root(root: Path, *, created_ns: int) -> None:
             f"{root} is not empty and no recording (there is {strange.name}); name another directory",
             path=root,
         )
-    with written_to(root):
+    with write_errors(root):
         # Private: who is to read it gets into this directory, by its mode or group, and so to all below.
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         marker = {
             "format": _FORMAT, "version": layout.VERSION, "minor": layout.MINOR, "created_ns": created_ns,
         }  # fmt: skip
-        write_atomically(root / layout.MARKER_FILE, json.dumps(marker).encode() + b"\n")
+        replace_file(root / layout.MARKER_FILE, json.dumps(marker).encode() + b"\n")
 
 
 def _is_ours(path: Path) -> bool:

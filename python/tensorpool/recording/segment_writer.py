@@ -10,11 +10,11 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import UnfitFrames, WriteFailed
+from ..durable import make_directories, sync_directory, write_all, write_errors
+from ..errors import InvalidFrames, WriteFailed
 from . import layout
 from .batch import FrameBatch
 from .encode import BatchEncoder
-from .files import make_directories, sync_directory, write_parts, written_to
 from .message import END_OF_STREAM
 
 
@@ -57,13 +57,13 @@ class SegmentWriter:
         # Guards the descriptor: it must not be closed, and its number given to another file, during a sync.
         self._closing = threading.Lock()
         self._fd = -1
-        with written_to(self.path):
+        with write_errors(self.path):
             self._names_to_sync = [name.directory(root), *make_directories(name.directory(root), above=root)]
             self._fd = os.open(
                 self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
             )
             try:
-                self._end = write_parts(self._fd, [memoryview(self._encoder.head())])
+                self._end = write_all(self._fd, [memoryview(self._encoder.head())])
             except OSError:
                 self.path.unlink(missing_ok=True)
                 self.abandon()
@@ -88,11 +88,11 @@ class SegmentWriter:
         if self._broken is not None:
             raise self._broken
         if problem := frames.problem():
-            raise UnfitFrames(f"stream {self.name.stream_id}: {problem}", path=self.path)
+            raise InvalidFrames(f"stream {self.name.stream_id}: {problem}", path=self.path)
         parts = self._encoder.encode(frames)
-        with written_to(self.path):
+        with write_errors(self.path):
             try:
-                written = write_parts(self._fd, parts)
+                written = write_all(self._fd, parts)
             except OSError:
                 self._cut()
                 raise
@@ -112,7 +112,7 @@ class SegmentWriter:
             if self.closed or not self.is_dirty:
                 return
             end = self._end
-            with written_to(self.path):
+            with write_errors(self.path):
                 try:
                     os.fdatasync(self._fd)
                     # Not when they were made: rotation happens between two writes, and must be quick.
@@ -133,12 +133,12 @@ class SegmentWriter:
         if self._broken is not None:
             self.abandon()
             raise self._broken
-        with self._closing, written_to(self.path):
+        with self._closing, write_errors(self.path):
             if self.stats.rows == 0:
                 self.path.unlink(missing_ok=True)
             else:
                 try:
-                    self._end += write_parts(self._fd, [memoryview(END_OF_STREAM)])
+                    self._end += write_all(self._fd, [memoryview(END_OF_STREAM)])
                 except OSError:
                     # A stream may end without its mark, and a full disk is no reason to leave it open.
                     os.ftruncate(self._fd, self._end)

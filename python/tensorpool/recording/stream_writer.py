@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import UnfitFrames
+from ..durable import make_directories, sync_directory
+from ..errors import InvalidFrames
 from . import layout, manifest, manifest_writer
 from .batch import FrameBatch
-from .files import make_directories, sync_directory
 from .gaps import Gap, GapBook
 from .index import load_index
 from .manifest import Kind
@@ -64,7 +64,7 @@ class StreamWriter:
         if self._book is not None and epoch == self._epoch:
             return self._book
         if self._epoch is not None and epoch < self._epoch:
-            raise UnfitFrames(
+            raise InvalidFrames(
                 f"stream {self.stream_id}: epoch {epoch} comes after epoch {self._epoch}; epochs only grow",
                 path=self.root,
             )
@@ -103,7 +103,7 @@ class StreamWriter:
         try:
             self.book(gap.epoch).declare(gap.first_seq, gap.count, gap.reason)
         except ValueError as error:
-            raise UnfitFrames(
+            raise InvalidFrames(
                 f"stream {self.stream_id}, epoch {gap.epoch}: {error}", path=self.root
             ) from None
 
@@ -111,7 +111,7 @@ class StreamWriter:
         """A gap behind the end of an epoch that is over: its last frames were heard of too late."""
         last_seq = self._ends.get(gap.epoch)
         if last_seq is None or gap.first_seq <= last_seq or gap.count < 1:
-            raise UnfitFrames(
+            raise InvalidFrames(
                 f"stream {self.stream_id}, epoch {gap.epoch}: a gap from {gap.first_seq} on does not follow "
                 f"what is accounted for",
                 path=self.root,
@@ -121,10 +121,10 @@ class StreamWriter:
     def check(self, frames: FrameBatch) -> GapBook:
         """The book that the frames belong to; raises UnfitFrames if they cannot be next."""
         if problem := frames.problem():
-            raise UnfitFrames(f"stream {self.stream_id}: {problem}", path=self.root)
+            raise InvalidFrames(f"stream {self.stream_id}: {problem}", path=self.root)
         book = self.book(frames.epoch)
         if problem := book.problem(frames.seq):
-            raise UnfitFrames(f"stream {self.stream_id}, epoch {frames.epoch}: {problem}", path=self.root)
+            raise InvalidFrames(f"stream {self.stream_id}, epoch {frames.epoch}: {problem}", path=self.root)
         return book
 
     def open_segment(self, frames: FrameBatch, now_ns: int) -> SegmentWriter:

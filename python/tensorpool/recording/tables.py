@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from ..durable import make_directories, sync_directory, write_all, write_errors
 from ..errors import WriteFailed
 from . import layout, message
-from .files import make_directories, sync_directory, write_parts, written_to
 from .gaps import Gap
 from .schema import TABLES, versioned
 from .versions import INDEXED, IndexWriter
@@ -51,10 +51,10 @@ class TableWriter:
                 continue
             batch = pa.RecordBatch.from_pylist(rows, schema=versioned(TABLES[table]))
             path = self.path(table)
-            with written_to(path):
+            with write_errors(path):
                 fd, end = self._file(table, path)
                 try:
-                    written = write_parts(fd, [memoryview(message.whole_message(batch))])
+                    written = write_all(fd, [memoryview(message.whole_message(batch))])
                 except OSError:
                     os.ftruncate(fd, end)
                     raise
@@ -73,7 +73,7 @@ class TableWriter:
             self._names_to_sync += [path.parent, *make_directories(path.parent, above=self._root)]
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
             try:
-                end = write_parts(fd, [memoryview(message.schema_message(versioned(TABLES[table])))])
+                end = write_all(fd, [memoryview(message.schema_message(versioned(TABLES[table])))])
             except OSError:
                 os.close(fd)
                 path.unlink(missing_ok=True)
@@ -86,7 +86,7 @@ class TableWriter:
         for table in list(self._dirty):
             self._dirty.discard(table)
             try:
-                with written_to(self.path(table)):
+                with write_errors(self.path(table)):
                     os.fdatasync(self._files[table][0])
             except WriteFailed:
                 self._dirty.add(table)
@@ -105,8 +105,8 @@ class TableWriter:
         try:
             self.flush()
             for table, (fd, _) in self._files.items():
-                with written_to(self.path(table)):
-                    write_parts(fd, [memoryview(message.END_OF_STREAM)])
+                with write_errors(self.path(table)):
+                    write_all(fd, [memoryview(message.END_OF_STREAM)])
             self.sync()
         finally:
             if self._index is not None:

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
+from ..durable import write_all
 from ..errors import CodecError
 from ..sbe import DataSourceAnnounce, DataSourceMeta, decode
 from . import layout
-from .files import write_parts
 
 INDEXED: Final = "metadata"
 """The table that has an index."""
@@ -131,7 +131,7 @@ class IndexWriter:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
                 self._fd = os.open(self._path, flags, 0o644)
             try:
-                self._end += write_parts(self._fd, [memoryview(records.tobytes())])
+                self._end += write_all(self._fd, [memoryview(records.tobytes())])
             except OSError:
                 os.ftruncate(self._fd, self._end)
                 raise

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..clock import SYSTEM_CLOCK, Clock
-from ..errors import ClosedError, RecordingError, UnfitFrames
+from ..errors import ClosedError, InvalidFrames, RecordingError
 from ..sbe import decode as decode_message
 from ..sbe import json_form
 from . import layout, manifest, manifest_writer
@@ -180,7 +180,7 @@ class RecordingWriter:
         try:
             for gap in gaps:
                 if (gap.stream_id, gap.epoch) != (frames.stream_id, frames.epoch):
-                    raise UnfitFrames("a gap of another stream or epoch among these frames", path=self.root)
+                    raise InvalidFrames("a gap of another stream or epoch among these frames", path=self.root)
                 stream.declare(gap)
             stream.check(frames)
             if stream.wants_new_segment(
@@ -228,7 +228,7 @@ class RecordingWriter:
             frames = stream.pending.batch()
             try:
                 self._write(stream, frames)
-            except UnfitFrames:
+            except InvalidFrames:
                 # They would not fit the next time either, and would keep all others out.
                 stream.pending.clear()
                 raise

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
-from ..errors import ClosedError, CodecError, CommandFailed, NoSuchService, Rejected, ServiceTimeout
+from ..errors import ClosedError, CodecError, CommandFailed, NoSuchService, RequestRejected, ServiceTimeout
 from ..runtime.config import Secret
 from .events import ALL_SERVICES, ERROR, FAILED, LOST, RESULT, Event, service_tag
 from .streams import ServiceStreams
@@ -86,7 +86,7 @@ class ServiceClient:
     def set(self, name: str, value: Value, *, timeout: float | None = None) -> Value:
         """Sets a property; gives the value that was accepted. Raises Rejected with the reason."""
         if value is None:
-            raise Rejected(f"{name} cannot be set to nothing")
+            raise RequestRejected(f"{name} cannot be set to nothing")
         return self._ask(name, value, (name,), timeout).value
 
     def call(
@@ -106,7 +106,7 @@ class ServiceClient:
         try:
             text = json.dumps(given)
         except (TypeError, ValueError, RecursionError) as error:
-            raise Rejected(f"the arguments of {key} are no JSON: {error}") from None
+            raise RequestRejected(f"the arguments of {key} are no JSON: {error}") from None
         answer = self._ask(key, text, (key + RESULT, key + FAILED), timeout)
         if answer.key.endswith(FAILED):
             raise CommandFailed(f"{self.tag} {key}: {answer.value!s}")
@@ -177,7 +177,7 @@ class ServiceClient:
                     again_at = now + _RESEND_S
                 for event in self._collect(request.correlation_id, deadline - now):
                     if event.key == key + ERROR:
-                        raise Rejected(f"{self.tag} refused {key}: {event.value!s}")
+                        raise RequestRejected(f"{self.tag} refused {key}: {event.value!s}")
                     if event.key in final:
                         return event
                     heard = True

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import Rejected
+from ..errors import RequestRejected
 from .values import Value, encode_value
 
 T = TypeVar("T")
@@ -81,25 +81,27 @@ class Property(Generic[T]):
         if wanted is float and type(value) in _NUMBERS:
             value = float(value)
         elif wanted is not type(value):
-            raise Rejected(f"{self.name} takes {wanted.__name__}, not {type(value).__name__}")
+            raise RequestRejected(f"{self.name} takes {wanted.__name__}, not {type(value).__name__}")
         if self.choices is not None and value not in self.choices:
-            raise Rejected(f"{self.name} is one of {', '.join(map(repr, self.choices))}, not {value!r}")
+            raise RequestRejected(
+                f"{self.name} is one of {', '.join(map(repr, self.choices))}, not {value!r}"
+            )
         if self.minimum is not None and not value >= self.minimum:
-            raise Rejected(f"{self.name} is at least {self.minimum}, not {value!r}")
+            raise RequestRejected(f"{self.name} is at least {self.minimum}, not {value!r}")
         if self.maximum is not None and not value <= self.maximum:
-            raise Rejected(f"{self.name} is at most {self.maximum}, not {value!r}")
+            raise RequestRejected(f"{self.name} is at most {self.maximum}, not {value!r}")
         return cast(T, value)
 
     def _check_array(self, value: Any, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """An array of the default's own type; one element may come as a plain number."""
         array = np.atleast_1d(np.asarray(value))
         if not np.can_cast(array.dtype, like.dtype, "same_kind"):
-            raise Rejected(f"{self.name} takes elements of {like.dtype}, not {array.dtype}")
+            raise RequestRejected(f"{self.name} takes elements of {like.dtype}, not {array.dtype}")
         low, high = cast(Any, self.minimum), cast(Any, self.maximum)
         if low is not None and not (array >= low).all():
-            raise Rejected(f"the elements of {self.name} are at least {low}")
+            raise RequestRejected(f"the elements of {self.name} are at least {low}")
         if high is not None and not (array <= high).all():
-            raise Rejected(f"the elements of {self.name} are at most {high}")
+            raise RequestRejected(f"the elements of {self.name} are at most {high}")
         return array.astype(like.dtype)
 
     def description(self) -> dict[str, Any]:
@@ -130,7 +132,7 @@ class Command:
         try:
             return self.signature.bind(service, **arguments)
         except TypeError as error:
-            raise Rejected(f"{self.name}(): {error}") from None
+            raise RequestRejected(f"{self.name}(): {error}") from None
 
     def description(self) -> dict[str, Any]:
         # As they are written: annotations that were postponed are text already.
@@ -163,11 +165,11 @@ def parse_arguments(value: Value) -> dict[str, Any]:
     if value is None or value == "":
         return {}
     if not isinstance(value, str):
-        raise Rejected(f"a command takes its arguments as JSON text, not {type(value).__name__}")
+        raise RequestRejected(f"a command takes its arguments as JSON text, not {type(value).__name__}")
     try:
         arguments = json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise Rejected(f"the arguments are not JSON: {error}") from None
+        raise RequestRejected(f"the arguments are not JSON: {error}") from None
     if not isinstance(arguments, dict):
-        raise Rejected('the arguments must be a JSON object, as in {"path": "/data"}')
+        raise RequestRejected('the arguments must be a JSON object, as in {"path": "/data"}')
     return arguments

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import ConfigError, Rejected
+from ..errors import ConfigError, RequestRejected
 from ..runtime.config import Secret
 from .answered import Answered
 from .declarations import Command, Property, command, parse_arguments
@@ -132,7 +132,7 @@ class Service:
                 yield from self._call(event)
             else:
                 yield self._access(event)
-        except Rejected as error:
+        except RequestRejected as error:
             yield self._reply(event, event.key + ERROR, str(error))
         except Exception as error:
             _log.exception("%s: %s went wrong", self.tag, event.key)
@@ -148,12 +148,14 @@ class Service:
         """Reads a property, or sets it; the answer is what it is now."""
         declared = self._properties.get(event.key)
         if declared is None:
-            raise Rejected(f"no property {event.key!r}; there are {', '.join(self._properties) or 'none'}")
+            raise RequestRejected(
+                f"no property {event.key!r}; there are {', '.join(self._properties) or 'none'}"
+            )
         if event.value is not None:
             if event.tag == ALL_SERVICES:
-                raise Rejected("properties are set by name, not for all services at once")
+                raise RequestRejected("properties are set by name, not for all services at once")
             if not declared.writable:
-                raise Rejected(f"{event.key} is read-only")
+                raise RequestRejected(f"{event.key} is read-only")
             value = declared.check(event.value)
             self.before_set(event.key, value)
             self._values[event.key] = value
@@ -168,11 +170,11 @@ class Service:
         name = event.key.removesuffix("()")
         declared = self._commands.get(name)
         if declared is None:
-            raise Rejected(
+            raise RequestRejected(
                 f"no command {event.key!r}; there are {', '.join(f'{n}()' for n in self._commands)}"
             )
         if event.tag == ALL_SERVICES and name not in ("ping", "describe"):
-            raise Rejected(f"{event.key} is called by name, not for all services at once")
+            raise RequestRejected(f"{event.key} is called by name, not for all services at once")
         arguments = parse_arguments(event.value)
         self._check_token(declared, arguments.pop("token", None))
         bound = declared.bind(self, arguments)
@@ -180,7 +182,7 @@ class Service:
         yield self._reply(event, event.key, json.dumps(arguments))
         try:
             result = json.dumps(declared.method(*bound.args, **bound.kwargs))
-        except Rejected as error:
+        except RequestRejected as error:
             yield self._reply(event, event.key + FAILED, str(error))
         except Exception as error:
             _log.exception("command %s failed", event.key)
@@ -192,12 +194,12 @@ class Service:
         if not declared.needs_token:
             return
         if self._token is None:
-            raise Rejected(
+            raise RequestRejected(
                 f"{declared.name}() needs a token, and this service has none configured; "
                 "give it one (token in [service] of its configuration) and start it again"
             )
         if not isinstance(given, str) or not self._token.matches(given):
-            raise Rejected(f"{declared.name}() needs the service's token: TENSORPOOL_TOKEN, or token=")
+            raise RequestRejected(f"{declared.name}() needs the service's token: TENSORPOOL_TOKEN, or token=")
 
     # --- for the service's author
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .. import _native
 from ..errors import LockHeld, StreamBusy
-from ..state import state_dir
+from ..state_dir import state_dir
 from .epoch import EpochMark
 
 

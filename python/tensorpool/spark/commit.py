@@ -18,9 +18,9 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from .. import _native
-from ..errors import LockHeld, UnfitFrames
+from ..durable import replace_file, write_errors
+from ..errors import InvalidFrames, LockHeld
 from ..recording import FrameBatch, RecordingWriter
-from ..recording.files import write_atomically, written_to
 from ..recording.layout import ALIGNMENT
 from .recovery import End, recorded_rows
 from .staging import NO_SEQ, discard, load, query_dir
@@ -59,8 +59,8 @@ class SinkState:
             for stream, end in self.before.items()
         }
         content = {"done": self.done, "writing": self.writing, "before": before}
-        with written_to(path):
-            write_atomically(path, json.dumps(content).encode() + b"\n")
+        with write_errors(path):
+            replace_file(path, json.dumps(content).encode() + b"\n")
 
 
 def commit(
@@ -169,14 +169,14 @@ def numbered(rows: Any, before: End, epoch: int | None) -> Any:
         rows["seq"] = np.arange(first, first + len(rows), dtype=np.uint64)
         return rows
     if (rows["seq"] == NO_SEQ).any() or (rows["epoch"] == NO_SEQ).any():
-        raise UnfitFrames(
+        raise InvalidFrames(
             f"stream {int(rows['stream_id'][0])}: some rows have epoch and seq, and some have not"
         )
     rows = rows[np.lexsort([rows["seq"], rows["epoch"]])]
     again = (rows["seq"][1:] == rows["seq"][:-1]) & (rows["epoch"][1:] == rows["epoch"][:-1])
     if again.any():
         one = rows[int(np.flatnonzero(again)[0])]
-        raise UnfitFrames(
+        raise InvalidFrames(
             f"stream {int(one['stream_id'])}, epoch {int(one['epoch'])}: frame {int(one['seq'])} is "
             f"there twice; "
             "df.dropDuplicates(['stream_id', 'epoch', 'seq'])"
@@ -188,7 +188,7 @@ def unwritten(rows: Any, end: End) -> Any:
     """The same rows. UnfitFrames if one of them lies before a stream's end: someone else was there first."""
     places = list(zip(rows["epoch"].tolist(), rows["seq"].tolist(), strict=True))
     if end is not None and places and places[0] <= end:
-        raise UnfitFrames(
+        raise InvalidFrames(
             f"stream {int(rows['stream_id'][0])}: frame {places[0][1]} of epoch {places[0][0]} comes after "
             f"frame {end[1]} of epoch {end[0]}, which is recorded already; a recording only grows: write a "
             "later epoch (option epoch), or into another recording"

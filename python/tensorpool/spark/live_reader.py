@@ -22,11 +22,11 @@ from pyspark.sql.types import StructType
 
 from .. import _native
 from ..client import Consumer
+from ..durable import replace_file
 from ..errors import LockHeld
 from ..recording import Gap
-from ..recording.files import write_atomically
 from ..recording.layout import signed
-from ..state import state_dir
+from ..state_dir import state_dir
 from .blocks import gap_batch
 from .columns import arrow_schema, check_schema
 from .listeners import listening
@@ -106,7 +106,7 @@ def _heard(consumer: Consumer, mark: Path, options: Options, schema: pa.Schema) 
             yield from rows.batches()
     yield from rows.batches()
     if rows.last is not None:
-        write_atomically(mark, json.dumps([str(part) for part in rows.last]).encode())
+        replace_file(mark, json.dumps([str(part) for part in rows.last]).encode())
 
 
 def _read_mark(path: Path) -> tuple[int, int] | None:

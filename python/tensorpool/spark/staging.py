@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..durable import write_all, write_errors
 from ..recording import NO_TIMESTAMP, NO_TRACE
 from ..recording.dtypes import MAX_DIMS, NUMBERS, ORDER_NUMBERS
-from ..recording.files import write_parts, written_to
 from ..recording.layout import aligned
 from .incoming import Frame
 
@@ -61,13 +61,13 @@ def stage(root: Path, key: str, batch_id: int, task: int, frames: Iterable[Frame
     rows: list[tuple[Any, ...]] = []
     end = 0
     path = directory / _PAYLOAD
-    with written_to(path):
+    with write_errors(path):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             for frame in frames:
                 size = frame.data.nbytes
                 padding = memoryview(bytes(aligned(size) - size))
-                write_parts(fd, [frame.data, padding])
+                write_all(fd, [frame.data, padding])
                 rows.append(_row(frame, end, size, task))
                 end += aligned(size)
         finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Rejected
+from ..errors import RequestRejected
 from ..runtime.config import Secret
 from ..service import Event, Service, command
 from .config import MAX_RATE_HZ, fallback_fault
@@ -59,7 +59,7 @@ class SupervisorService(Service, name="supervisor"):
         """A consumer gets at most so many frames a second, until it is released."""
         hz = _number("max_rate_hz", max_rate_hz)
         if not 0 < hz <= MAX_RATE_HZ:
-            raise Rejected(f"max_rate_hz {hz}: use a whole number of frames a second, as in 5")
+            raise RequestRejected(f"max_rate_hz {hz}: use a whole number of frames a second, as in 5")
         return self._order("limit", stream_id, consumer_id, reason, max_rate_hz=hz)
 
     @command
@@ -67,7 +67,7 @@ class SupervisorService(Service, name="supervisor"):
         """A consumer's frames are to come by another way than shared memory, until it is released."""
         fault = fallback_fault(str(uri)) if uri else "name one"
         if fault is not None:
-            raise Rejected(f"uri {uri!r}: {fault}")
+            raise RequestRejected(f"uri {uri!r}: {fault}")
         return self._order("redirect", stream_id, consumer_id, reason, fallback_uri=uri)
 
     @command
@@ -79,10 +79,10 @@ class SupervisorService(Service, name="supervisor"):
         self, action: Any, stream_id: Any, consumer_id: Any, reason: Any, **more: Any
     ) -> dict[str, Any]:
         if not isinstance(reason, str) or len(reason) > 256:
-            raise Rejected("reason: a text of up to 256 characters")
+            raise RequestRejected("reason: a text of up to 256 characters")
         stream, consumer = _number("stream_id", stream_id), _number("consumer_id", consumer_id)
         if self._agent.latest.consumer(stream, consumer) is None:
-            raise Rejected(
+            raise RequestRejected(
                 f"stream {stream} has no consumer {consumer}; tensorpool supervisor status shows who is there"
             )
         decision = Decision(action, MANUAL, stream, consumer, reason or "by hand", **more)
@@ -94,4 +94,4 @@ class SupervisorService(Service, name="supervisor"):
 def _number(name: str, value: Any) -> int:
     if type(value) is int and 0 <= value < 1 << 32:
         return value
-    raise Rejected(f"{name} {value!r}: use a whole number")
+    raise RequestRejected(f"{name} {value!r}: use a whole number")

@@ -10,8 +10,8 @@ from typing import Any, Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from ..observe.figures import bytes_text, span_text
 from ..supervisor.views import PoolView, ProducerView, Snapshot, StreamView
+from ..units import format_bytes, format_duration
 from .layout import Cell, Column, clean, lay_out, line_of, padded
 from .tables import (
     CONSUMER_COLUMNS,
@@ -78,7 +78,7 @@ def _facts(stream: StreamView, snapshot: Snapshot) -> Iterator[Text]:
         yield _fact("tags", ", ".join(stream.tags))
     again = f", {stream.epochs} heard of" if stream.epochs > 1 else ""
     yield _fact("epoch", f"{stream.epoch}{again}")
-    yield _fact("memory", f"{bytes_text(stream.nbytes)}, {stream.nslots} slots, {_pools(stream.pools)}")
+    yield _fact("memory", f"{format_bytes(stream.nbytes)}, {stream.nslots} slots, {_pools(stream.pools)}")
     yield _fact("announced", _ago(stream.announce_age_ns))
     if stream.activity_age_ns is not None:
         yield _fact("active", _ago(stream.activity_age_ns))
@@ -92,7 +92,7 @@ def _facts(stream: StreamView, snapshot: Snapshot) -> Iterator[Text]:
         yield from _producer(stream.producer)
     if stream.latency is not None:
         figures = (stream.latency.p50_ns, stream.latency.p99_ns, stream.latency.max_ns)
-        p50, p99, longest = (span_text(ns / 1e9) for ns in figures)
+        p50, p99, longest = (format_duration(ns / 1e9) for ns in figures)
         yield _fact("latency", f"p50 {p50}, p99 {p99}, max {longest}")
     yield _fact("dropped", reasons_text(stream.dropped) or "nothing")
     for one in snapshot.collisions:
@@ -117,7 +117,7 @@ def _producer(producer: ProducerView) -> Iterator[Text]:
 def _pools(pools: Sequence[PoolView]) -> str:
     found = Counter(one.stride_bytes for one in pools)
     return "pools " + " ".join(
-        bytes_text(stride) + (f" x{n}" if n > 1 else "") for stride, n in sorted(found.items())
+        format_bytes(stride) + (f" x{n}" if n > 1 else "") for stride, n in sorted(found.items())
     )
 
 
@@ -127,7 +127,7 @@ def _named(snapshot: Snapshot, stream_id: int) -> str:
 
 
 def _ago(ns: int) -> str:
-    return f"{span_text(max(0, ns) / 1e9)} ago"
+    return f"{format_duration(max(0, ns) / 1e9)} ago"
 
 
 def _beside(facts: list[Text], picture: Sequence[Text], width: int) -> Iterator[Text]:

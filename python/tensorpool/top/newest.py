@@ -13,8 +13,8 @@ from rich.text import Text
 from ..client import Consumer
 from ..context import Context
 from ..errors import FrameOverwritten, RegionRejected, TensorPoolError
-from ..observe.figures import shape_text
-from ..observe.png import NoPicture
+from ..preview import NotAnImage
+from ..units import format_shape
 from .layout import clean
 from .thumbnail import Pixels, half_blocks, letters, shrink
 
@@ -41,7 +41,7 @@ class Newest:
             return ()
         try:
             self._take(stream_id, columns, 2 * (lines - 1))
-        except (NoPicture, RegionRejected) as error:
+        except (NotAnImage, RegionRejected) as error:
             self._pixels, self._words = None, str(error)
         except TensorPoolError as error:
             self.close()
@@ -71,7 +71,7 @@ class Newest:
             # Torn while it was read: the one before is still a good picture.
             return
         self._pixels = pixels
-        self._words = f"{frame.element_type} {shape_text(frame.shape)}"
+        self._words = f"{frame.element_type} {format_shape(frame.shape)}"
 
     def close(self) -> None:
         if self._consumer is not None:

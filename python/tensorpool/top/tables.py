@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..observe.figures import bytes_text, span_text
 from ..supervisor.views import (
     ON_PURPOSE,
     ConsumerView,
@@ -19,6 +18,7 @@ from ..supervisor.views import (
     StreamState,
     StreamView,
 )
+from ..units import format_bytes, format_duration
 from .layout import Cell, Column
 
 GOOD, BAD, WARN, DIM = "green", "bold red", "yellow", "dim"
@@ -87,7 +87,7 @@ def _drop_rate(value: float | None) -> Cell:
 
 
 def _span(ns: int | None) -> str:
-    return "" if ns is None else span_text(ns / 1e9)
+    return "" if ns is None else format_duration(ns / 1e9)
 
 
 def _p50(latency: LatencyView | None) -> int | None:
@@ -115,7 +115,7 @@ STREAM_COLUMNS: Final[tuple[Column[StreamView], ...]] = (
     Column("p99", lambda s: _span(_p99(s.latency)), lambda s: _p99(s.latency), right=True, weight=3),
     Column("cons", lambda s: str(len(s.consumers)), lambda s: len(s.consumers), right=True, weight=4),
     Column("drop/s", lambda s: _drop_rate(drops_per_s(s)), drops_per_s, right=True, weight=0),
-    Column("memory", lambda s: bytes_text(s.nbytes), lambda s: s.nbytes, right=True, weight=9),
+    Column("memory", lambda s: format_bytes(s.nbytes), lambda s: s.nbytes, right=True, weight=9),
     Column("age", lambda s: _span(s.announce_age_ns), lambda s: s.announce_age_ns, right=True, weight=10),
     Column("dropped", lambda s: _why(s.dropped), lambda s: _lost(s.dropped), elastic=10, weight=5),
 )
@@ -146,10 +146,10 @@ LEASE_COLUMNS: Final[tuple[Column[LeaseView], ...]] = (
     Column("role", lambda one: one.role, lambda one: one.role, weight=0),
     Column("client", lambda one: str(one.client_id), lambda one: one.client_id, right=True, weight=0),
     Column("state", lambda one: one.state, lambda one: one.state, weight=0),
-    Column("held for", lambda one: span_text(one.age_s), lambda one: one.age_s, right=True, weight=2),
+    Column("held for", lambda one: format_duration(one.age_s), lambda one: one.age_s, right=True, weight=2),
     Column(
         "left",
-        lambda one: "" if one.expires_in_s is None else span_text(one.expires_in_s),
+        lambda one: "" if one.expires_in_s is None else format_duration(one.expires_in_s),
         lambda one: one.expires_in_s,
         right=True,
         weight=3,
@@ -202,10 +202,12 @@ RECORDER_COLUMNS: Final[tuple[Column[RecorderView], ...]] = (
     Column("rows/s", lambda r: rate_text(r.rows_per_s), lambda r: r.rows_per_s, right=True, weight=0),
     Column("MB/s", lambda r: _megabytes(r.bytes_per_s), lambda r: r.bytes_per_s, right=True, weight=2),
     Column("rows", lambda r: f"{r.rows:,}", lambda r: r.rows, right=True, weight=3),
-    Column("backlog", lambda r: bytes_text(r.backlog_bytes), lambda r: r.backlog_bytes, right=True, weight=4),
+    Column(
+        "backlog", lambda r: format_bytes(r.backlog_bytes), lambda r: r.backlog_bytes, right=True, weight=4
+    ),
     Column(
         "disk free",
-        lambda r: bytes_text(r.disk_free_bytes),
+        lambda r: format_bytes(r.disk_free_bytes),
         lambda r: r.disk_free_bytes,
         right=True,
         weight=1,

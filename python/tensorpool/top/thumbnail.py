@@ -13,8 +13,7 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from ..observe.png import picture_in
-from ..observe.reals import reals
+from ..preview import image_view, to_real
 
 _RAMP: Final = " .:-=+*#%@"
 _OVERSAMPLING: Final = 2
@@ -26,7 +25,7 @@ def shrink(array: npt.NDArray[Any], width: int, height: int) -> Pixels:
 
     uint8 stays as it is; everything else is stretched from its least to its greatest value, of what is shown.
     """
-    picture = picture_in(array)
+    picture = image_view(array)
     rows, columns = picture.shape[:2]
     scale = min(width / columns, height / rows)
     # A thin picture is widened to a line: it is there, and should be seen.
@@ -49,7 +48,7 @@ def _places(size: int, count: int) -> npt.NDArray[np.intp]:
 
 
 def _stretched(sampled: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    values = reals(sampled).astype(np.float64)
+    values = to_real(sampled).astype(np.float64)
     finite = np.isfinite(values)
     low = float(values[finite].min()) if finite.any() else 0.0
     high = float(values[finite].max()) if finite.any() else 0.0

@@ -11,7 +11,7 @@ from typing import Self
 
 from .. import _native
 from ..errors import ForkedError
-from ..state import state_dir
+from ..state_dir import state_dir
 
 
 def default_aeron_dir() -> str:

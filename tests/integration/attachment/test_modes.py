@@ -56,7 +56,7 @@ def test_another_process_attaches_to_it_and_takes_over_when_it_ends(
 def test_a_second_embedded_driver_is_refused_and_says_who_is_there(options, open_context) -> None:
     with Remote(Client) as first:
         assert first.call("open", mode="embedded", **options)
-        with pytest.raises(tp.DriverHeld, match=f"embedded in process {first.pid} ") as held:
+        with pytest.raises(tp.DriverAlreadyRunning, match=f"embedded in process {first.pid} ") as held:
             open_context("embedded")
         assert (held.value.pid, held.value.embedded) == (first.pid, True)
 
@@ -71,7 +71,7 @@ def test_another_user_s_driver_is_found_and_attached_to(
         ctx = open_context(media_driver="external")
         assert not ctx.embeds_driver
         assert ctx.producer(free_stream_id).attached
-        with pytest.raises(tp.DriverHeld, match=f"process {other.pid}"):
+        with pytest.raises(tp.DriverAlreadyRunning, match=f"process {other.pid}"):
             open_context("embedded", media_driver="external")
 
 
@@ -80,7 +80,7 @@ def test_a_driver_on_another_media_driver_is_no_use_and_the_error_says_so(
 ) -> None:
     with Remote(Client) as first:
         assert first.call("open", **options)
-        with pytest.raises(tp.DriverHeld, match="choose another namespace"):
+        with pytest.raises(tp.DriverAlreadyRunning, match="choose another namespace"):
             open_context(aeron_dir=str(tmp_path / "elsewhere"))
 
 

@@ -83,7 +83,7 @@ def test_a_stream_that_no_bridge_has_brought_is_an_error_that_says_what_to_do(
     (found,) = pair.there.context.discover(name="far")
     assert (found.needs_bridge, found.fallback_uri) == (True, None)
     with pytest.raises(
-        tp.StreamElsewhere, match=rf"no bridge has brought it.*source_stream_id {free_stream_id}"
+        tp.StreamNotLocal, match=rf"no bridge has brought it.*source_stream_id {free_stream_id}"
     ) as error:
         pair.there.context.consumer(name="far", find_timeout=UNMET_S)
     assert (error.value.stream_id, error.value.driver_instance_id) == (free_stream_id, "here")
@@ -134,7 +134,7 @@ def test_a_stream_whose_tags_name_a_bridge_is_read_off_it(
         free_stream_id, pools=["64KiB"], nslots=8, name="far", tags=["lab", tag]
     )
     wait_until(lambda: is_known(pair, "far", camera), timeout=DEADLINE_S)
-    with pytest.raises(tp.StreamElsewhere, match="the bridge that it names says nothing"):
+    with pytest.raises(tp.StreamNotLocal, match="the bridge that it names says nothing"):
         pair.there.context.consumer(name="far", find_timeout=UNMET_S)
     table = pair.common(mappings=[{"source_stream_id": free_stream_id, "dest_stream_id": 50_000}])
     pair.here.bridge(settings_of(instance_id="b", direction="send", **table))
@@ -157,5 +157,5 @@ def test_a_way_that_a_stranger_made_up_is_not_followed(
     tag = fallback_tag(pair, free_stream_id).replace("udp", "ipc")
     camera = pair.here.context.producer(free_stream_id, pools=["64KiB"], name="far", tags=[tag])
     wait_until(lambda: is_known(pair, "far", camera), timeout=DEADLINE_S)
-    with pytest.raises(tp.StreamElsewhere, match="cannot be used"):
+    with pytest.raises(tp.StreamNotLocal, match="cannot be used"):
         pair.there.context.consumer(name="far", find_timeout=UNMET_S)

@@ -88,14 +88,14 @@ class Taper:
 
     def slow_disk(self, bytes_per_s: float) -> None:
         """Writing to a segment takes its time from here on."""
-        write_parts = segment_writer.write_parts  # type: ignore[attr-defined]
+        write_parts = segment_writer.write_all  # type: ignore[attr-defined]
 
         def slowly(fd: int, parts: Any) -> int:
             written = write_parts(fd, parts)
             time.sleep(written / bytes_per_s)
             return written
 
-        segment_writer.write_parts = slowly  # type: ignore[attr-defined]
+        segment_writer.write_all = slowly  # type: ignore[attr-defined]
 
     def stats(self) -> dict[str, Any]:
         stats: dict[str, Any] = self.recorder.stats().as_json()

@@ -72,7 +72,7 @@ def test_a_service_that_is_stopped_for_a_moment_misses_no_command(aeron_dir: Pat
 def test_good_commands_behind_a_bad_one_are_done(ctx: tp.Context, caplog: pytest.LogCaptureFixture) -> None:
     with ctx.serve(Busy()), ctx.service("busy", timeout=30) as client, caplog.at_level(logging.CRITICAL):
         for _ in range(5):
-            with pytest.raises(tp.Rejected):
+            with pytest.raises(tp.RequestRejected):
                 client.call("add", {"nonsense": 1})
             client.call("add")
         assert client.get("number") == 5
@@ -109,7 +109,7 @@ def test_a_closed_client_says_so_at_once(ctx: tp.Context) -> None:
 
 def test_what_cannot_be_sent_is_refused_here(ctx: tp.Context) -> None:
     client: Any = ctx.service("busy")
-    with pytest.raises(tp.Rejected, match="no JSON"):
+    with pytest.raises(tp.RequestRejected, match="no JSON"):
         client.call("add", x=b"bytes")
     with pytest.raises(tp.CodecError, match="not UTF-8"):
         client.set("number", "\ud800")

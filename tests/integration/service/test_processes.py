@@ -164,7 +164,7 @@ def test_everything_accepted_is_on_the_status_stream_and_nothing_else(driver: st
         client, events = ctx.service("oven"), ctx.status_events(timeout=60.0)
         first = _ask_until_heard(ctx, client, events)
         client.set("temperature", 30.0)
-        with pytest.raises(tp.Rejected):
+        with pytest.raises(tp.RequestRejected):
             client.set("temperature", 1000.0)
         client.call("bake")
         seen = [first]

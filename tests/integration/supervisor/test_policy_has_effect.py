@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import tensorpool as tp
 from tensorpool import _native
 from tensorpool.cli import cli
-from tensorpool.errors import CommandFailed, Rejected
+from tensorpool.errors import CommandFailed, RequestRejected
 from tensorpool.runtime.runner import Runner
 from tensorpool.service import Event, Property, Service
 from tensorpool.supervisor.agent import SupervisorAgent
@@ -207,7 +207,7 @@ def test_what_is_ordered_by_hand_holds_until_it_is_released(
         reader.call("rest")
         with (
             hub.service("supervisor") as client,
-            pytest.raises((Rejected, CommandFailed), match="no consumer"),
+            pytest.raises((RequestRejected, CommandFailed), match="no consumer"),
         ):
             client.call("limit", stream_id=free_stream_id, consumer_id=4, max_rate_hz=3)
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tensorpool.cli import cli
 from tensorpool.cli.leases import leases_table
-from tensorpool.cli.screen import bytes_text, columns, console, shape_text, span_text
+from tensorpool.cli.screen import columns, console, format_bytes, format_duration, format_shape
 from tensorpool.driver import DriverSettings
 
 LEASE = {
@@ -82,7 +82,7 @@ def test_a_number_that_no_stream_has_is_refused() -> None:
     ],
 )  # fmt: skip
 def test_spans(seconds: float, words: str) -> None:
-    assert span_text(seconds) == words
+    assert format_duration(seconds) == words
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_spans(seconds: float, words: str) -> None:
     ],
 )
 def test_sizes(size: int, words: str) -> None:
-    assert bytes_text(size) == words
+    assert format_bytes(size) == words
 
 
 def test_shapes() -> None:
-    assert [shape_text((2, 3)), shape_text((7,)), shape_text(()), shape_text(None)] == [
+    assert [format_shape((2, 3)), format_shape((7,)), format_shape(()), format_shape(None)] == [
         "2x3",
         "7",
         "scalar",

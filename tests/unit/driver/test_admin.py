@@ -11,7 +11,7 @@ import pytest
 
 from tensorpool import _native
 from tensorpool.driver import EmbeddedDriver, StreamSettings, read_holder
-from tensorpool.errors import MediaDriverUnavailable, Rejected
+from tensorpool.errors import MediaDriverUnavailable, RequestRejected
 from tensorpool.sbe import (
     LeaseRevokeReason,
     ResponseCode,
@@ -139,7 +139,10 @@ def test_revoke_by_command_takes_the_token(
     embed()
     client = join()
     granted = client.attach(STREAM, 5, Role.PRODUCER)
-    with client.service(token="wrong") as service, pytest.raises(Rejected, match="needs the service's token"):
+    with (
+        client.service(token="wrong") as service,
+        pytest.raises(RequestRejected, match="needs the service's token"),
+    ):
         service.call("revoke", stream_id=STREAM)
     with client.service() as service:
         with pytest.raises(Exception, match="needs a lease_id, a stream_id or a client_id"):
@@ -159,7 +162,7 @@ def test_without_a_token_the_commands_that_do_harm_are_refused(
     driver = embed(token=None)
     with join().service() as service:
         for name in ("revoke", "stop"):
-            with pytest.raises(Rejected, match="has none configured"):
+            with pytest.raises(RequestRejected, match="has none configured"):
                 service.call(name)
     assert driver.is_running
 

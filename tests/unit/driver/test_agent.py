@@ -13,7 +13,7 @@ import pytest
 
 from tensorpool import _native
 from tensorpool.driver import StreamSettings, read_holder
-from tensorpool.errors import ConfigError, DriverHeld
+from tensorpool.errors import ConfigError, DriverAlreadyRunning
 from tensorpool.runtime import AgentFinished, read_aeron_counters
 from tensorpool.runtime.config import Secret
 from tensorpool.sbe import (
@@ -278,7 +278,7 @@ def test_a_second_driver_is_refused_and_a_restarted_one_goes_on_from_a_larger_ep
     first = stage()
     client = join(first)
     granted = client.attach(STREAM, 5, Role.CONSUMER)
-    with pytest.raises(DriverHeld, match=f"process {os.getpid()}"):
+    with pytest.raises(DriverAlreadyRunning, match=f"process {os.getpid()}"):
         stage()
     first.runner.close()
     second = stage()

@@ -11,7 +11,7 @@ import pytest
 
 from tensorpool.driver import read_holder
 from tensorpool.driver.lock import DriverLock, Holder, driver_state, place_of
-from tensorpool.errors import DriverHeld
+from tensorpool.errors import DriverAlreadyRunning
 from tests.remote import Remote
 from tests.unit.driver.roles import LockHolder, holder
 
@@ -20,7 +20,7 @@ from tests.unit.driver.roles import LockHolder, holder
 def test_a_second_driver_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
     with Remote(LockHolder, str(tmp_path)) as first:
         pid = first.call("pid")
-        with pytest.raises(DriverHeld) as caught:
+        with pytest.raises(DriverAlreadyRunning) as caught:
             DriverLock(tmp_path, "default", holder())
         message = str(caught.value)
         assert f"namespace 'default' below {tmp_path} has a driver already" in message
@@ -41,7 +41,7 @@ def test_a_second_driver_is_refused_and_told_who_the_first_is(tmp_path: Path) ->
 def test_an_embedded_driver_is_told_apart(tmp_path: Path) -> None:
     with Remote(LockHolder, str(tmp_path), True) as first:
         pid = first.call("pid")
-        with pytest.raises(DriverHeld, match=f"embedded in process {pid} of ") as caught:
+        with pytest.raises(DriverAlreadyRunning, match=f"embedded in process {pid} of ") as caught:
             DriverLock(tmp_path, "default", holder())
         assert caught.value.embedded is True
 
@@ -79,7 +79,7 @@ def test_namespaces_instances_and_bases_do_not_get_in_each_others_way(tmp_path: 
 @pytest.mark.requirement("driver-2.1-1")
 def test_two_drivers_on_one_control_stream_would_both_answer(tmp_path: Path) -> None:
     first = DriverLock(tmp_path, "a", holder("a", control=1000))
-    with pytest.raises(DriverHeld) as caught:
+    with pytest.raises(DriverAlreadyRunning) as caught:
         DriverLock(tmp_path, "b", holder("b", control=1000))
     assert "control stream 1000 of the media driver /dev/shm/aeron-x has a driver" in str(caught.value)
     assert "namespace 'a'" in str(caught.value)
@@ -112,14 +112,14 @@ def test_a_holder_that_says_nothing_is_another_process(tmp_path: Path, text: str
 
 def test_of_many_who_try_at_once_one_has_it(tmp_path: Path) -> None:
     won: list[DriverLock] = []
-    lost: list[DriverHeld] = []
+    lost: list[DriverAlreadyRunning] = []
     barrier = threading.Barrier(8)
 
     def attempt() -> None:
         barrier.wait()
         try:
             won.append(DriverLock(tmp_path, "default", holder()))
-        except DriverHeld as error:
+        except DriverAlreadyRunning as error:
             lost.append(error)
 
     threads = [threading.Thread(target=attempt) for _ in range(8)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorpool.state import state_dir, state_path
+from tensorpool.state_dir import state_dir, state_path
 
 
 def test_every_directory_that_is_made_is_its_owners_alone(

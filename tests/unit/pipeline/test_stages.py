@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from tensorpool import recording
+from tensorpool.durable import replace_file
 from tensorpool.errors import LockHeld, PipelineError
 from tensorpool.pipeline import commit, status
 from tensorpool.pipeline.layout import Layout
-from tensorpool.recording.files import write_atomically
 from tests.unit.pipeline.support import Killed, Stages, define, dies_at, frame, keys, record, rows_of, table
 
 ALIGNMENT = [{"name": "stereo", "streams": [10, 11], "tolerance": "1ms", "wait": "100ms"}]
@@ -96,7 +96,7 @@ def test_a_kill_anywhere_in_any_commit_changes_nothing(
     go(whole)
     wanted = contents(whole)
     assert len(wanted["silver/frames"]) == 90
-    write = write_atomically
+    write = replace_file
     # Every one of them, or a few that a seed chooses among the first fifty.
     chosen = itertools.count() if steps is None else sorted(random.Random(5).sample(range(50), steps))
     for step in chosen:

@@ -68,7 +68,7 @@ def scene(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """`full_disk(True)`: segments cannot be written to from here on."""
-    write_parts = segment_writer.write_parts  # type: ignore[attr-defined]
+    write_parts = segment_writer.write_all  # type: ignore[attr-defined]
 
     def write(fd: int, parts: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")

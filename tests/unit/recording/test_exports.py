@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tensorpool import recording
-from tensorpool.errors import CorruptRecording, FrameNotRecorded, MissingPackage, UnfitFrames
+from tensorpool.errors import CorruptRecording, FrameNotRecorded, InvalidFrames, MissingPackage
 from tests.unit.recording.conftest import STREAM, Writing, segment_files
 
 IMAGES = [np.full((4, 6), 10 * number, np.uint16) + np.arange(6, dtype=np.uint16) for number in range(5)]
@@ -45,7 +45,7 @@ def test_npz_takes_frames_of_any_shape(images: Path, root: Path, writing: Writin
         assert archive["receive_time_ns"].tolist() == [0, 1_000, 2_000, 3_000, 4_000, 9]
         assert np.array_equal(archive["frame_00000002"], IMAGES[2])
         assert np.array_equal(archive["frame_00000005"], np.eye(3))
-    with pytest.raises(UnfitFrames, match=r"frame 7 is float64 \(3, 3\)"):
+    with pytest.raises(InvalidFrames, match=r"frame 7 is float64 \(3, 3\)"):
         recording.export(images, tmp_path / "f.npy")
     assert not (tmp_path / "f.npy").exists()
     assert recording.export(images, tmp_path / "f.npy", seq=(1, 3)) == 3

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tensorpool import recording
-from tensorpool.errors import NotARecording, UnfitFrames, UnsupportedDtype
+from tensorpool.errors import InvalidFrames, NotARecording, UnsupportedDtype
 from tensorpool.recording import layout, message, schema
 from tensorpool.recording.dtypes import NUMBERS, NUMPY
 from tensorpool.recording.index import file_stats
@@ -135,7 +135,7 @@ def test_what_has_no_place_in_a_recording_is_refused(writing: Writing, root: Pat
         for array in (np.zeros(2, np.complex64), np.zeros(2, ">u4"), np.array(["a"])):
             with pytest.raises(UnsupportedDtype):
                 writer.append(array, stream_id=STREAM, epoch=1, seq=0)
-        with pytest.raises(UnfitFrames, match="8 dimensions"):
+        with pytest.raises(InvalidFrames, match="8 dimensions"):
             writer.append(np.zeros((1,) * 9), stream_id=STREAM, epoch=1, seq=0)
         writer.append(np.zeros(2), stream_id=STREAM, epoch=1, seq=0)
     assert len(recording.open(root).frames(STREAM)) == 1
@@ -167,7 +167,7 @@ def test_a_batch_that_contradicts_itself_is_refused(
     changes: dict[str, Any], words: str, writing: Writing, root: Path
 ) -> None:
     with writing() as writer:
-        with pytest.raises(UnfitFrames, match=words):
+        with pytest.raises(InvalidFrames, match=words):
             writer.write_batch(arranged(**changes))
         writer.write_batch(arranged())
     assert seqs(recording.open(root)) == [0, 1]

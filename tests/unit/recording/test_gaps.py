@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensorpool import recording
-from tensorpool.errors import DiskFull, UnfitFrames
+from tensorpool.errors import DiskFull, InvalidFrames
 from tensorpool.recording import segment_writer
 from tensorpool.recording.gaps import Gap, explain, holes
 from tests.unit.recording.conftest import STREAM, Writing, frames
@@ -91,7 +91,7 @@ def test_a_gap_that_cannot_be_is_refused(
 ) -> None:
     with writing() as writer:
         writer.write_batch(frames(0, 4))
-        with pytest.raises(UnfitFrames, match=words):
+        with pytest.raises(InvalidFrames, match=words):
             writer.gap(stream_id=STREAM, epoch=1, first_seq=first, count=count, reason="late")
     assert gaps_of(root) == []
 
@@ -99,17 +99,17 @@ def test_a_gap_that_cannot_be_is_refused(
 def test_frames_out_of_order_are_refused_and_the_rest_goes_on(writing: Writing, root: Path) -> None:
     with writing() as writer:
         writer.write_batch(frames(0, 4, epoch=2))
-        with pytest.raises(UnfitFrames, match="recorded already"):
+        with pytest.raises(InvalidFrames, match="recorded already"):
             writer.write_batch(frames(3, 2, epoch=2))
-        with pytest.raises(UnfitFrames, match="epochs only grow"):
+        with pytest.raises(InvalidFrames, match="epochs only grow"):
             writer.write_batch(frames(4, 2, epoch=1))
         writer.gap(stream_id=STREAM, epoch=2, first_seq=6, count=2, reason="late")
-        with pytest.raises(UnfitFrames, match=r"declared missing \(late\)"):
+        with pytest.raises(InvalidFrames, match=r"declared missing \(late\)"):
             writer.write_batch(frames(5, 2, epoch=2))
         writer.write_batch(frames(4, 2, epoch=2))
         writer.write_batch(frames(8, 1, epoch=2))
     assert gaps_of(root) == [(6, 7, "late")]
-    with writing() as writer, pytest.raises(UnfitFrames, match="recorded already"):
+    with writing() as writer, pytest.raises(InvalidFrames, match="recorded already"):
         writer.write_batch(frames(8, 1, epoch=2))
 
 
@@ -146,7 +146,7 @@ def test_a_batch_that_is_offered_again_tells_its_gaps_once(
 ) -> None:
     writer = writing()
     writer.write_batch(frames(0))
-    write_parts = segment_writer.write_parts  # type: ignore[attr-defined]
+    write_parts = segment_writer.write_all  # type: ignore[attr-defined]
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")

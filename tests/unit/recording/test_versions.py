@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorpool import recording
+from tensorpool import durable, recording
 from tensorpool.client.description import Description
 from tensorpool.clock import ManualClock
-from tensorpool.recording import descriptions, files, tables, versions
+from tensorpool.recording import descriptions, tables, versions
 from tensorpool.recording.descriptions import Descriptions
 from tensorpool.recording.layout import unsigned
 from tensorpool.recording.tables import TableWriter, read_table
@@ -248,7 +248,7 @@ def test_an_index_of_another_table_leads_nowhere(tmp_path: Path) -> None:
 def test_where_the_index_finds_no_room_the_rows_are_written_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = files.write_parts
+    original = durable.write_all
     is_full = True
 
     def full(fd: int, parts: Any) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tensorpool.errors import ConfigError, Rejected
+from tensorpool.errors import ConfigError, RequestRejected
 from tensorpool.service import ALL_SERVICES, Event, Property, Service, command, service_tag
 
 TAG = "service:oven"
@@ -24,7 +24,7 @@ class Oven(Service, name="oven"):
     def bake(self, minutes: int, *, fan: bool = False) -> str:
         """Bakes."""
         if minutes < 0:
-            raise Rejected("time goes forwards")
+            raise RequestRejected("time goes forwards")
         self.baked += 1
         return f"{minutes} min{' with fan' if fan else ''}"
 
@@ -148,7 +148,7 @@ def test_what_the_service_changes_itself_is_told_once(oven: Oven) -> None:
     oven.temperature = 30.0
     assert [(e.key, e.value, e.correlation_id) for e in oven.tell()] == [("temperature", 30.0, 0)]
     assert list(oven.tell()) == []
-    with pytest.raises(Rejected):
+    with pytest.raises(RequestRejected):
         oven.temperature = 1000.0
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from tensorpool import _native, recording
-from tensorpool.errors import ConfigError, LockHeld, NotARecording, UnfitFrames
+from tensorpool.errors import ConfigError, InvalidFrames, LockHeld, NotARecording
 from tensorpool.spark import commit as committing
 from tensorpool.spark.commit import commit
 from tensorpool.spark.incoming import check_incoming, frames_of
@@ -177,7 +177,7 @@ def test_numbered_frames_that_another_one_has_overtaken_are_an_error(target: Pat
     interrupted(target, 2, rows(range(3, 9)))
     with recording.RecordingWriter(target, background=False) as writer:
         writer.append(tensor(99), stream_id=STREAM_ID, epoch=1, seq=5)
-    with pytest.raises(UnfitFrames, match="frame 5 of epoch 1 comes after frame 5"):
+    with pytest.raises(InvalidFrames, match="frame 5 of epoch 1 comes after frame 5"):
         put(target, 1, rows(range(3, 9)))
     assert [seq for _, seq in recorded(target)] == list(range(6))
 
@@ -207,9 +207,9 @@ def test_rows_by_reference_are_copied_from_their_segments(root: Path, target: Pa
 
 def test_a_recording_only_grows(target: Path) -> None:
     put(target, 0, rows([5, 6]))
-    with pytest.raises(UnfitFrames, match="frame 3 of epoch 1 comes after frame 6"):
+    with pytest.raises(InvalidFrames, match="frame 3 of epoch 1 comes after frame 6"):
         put(target, 1, rows([3, 8]))
-    with pytest.raises(UnfitFrames, match="frame 9 is there twice"):
+    with pytest.raises(InvalidFrames, match="frame 9 is there twice"):
         put(target, 2, rows([9]), rows([9]))
     assert recorded(target) == [(1, 5), (1, 6)]
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tensorpool.observe.png import NoPicture
+from tensorpool.preview import NotAnImage
 from tensorpool.top.thumbnail import half_blocks, letters, shrink
 
 
@@ -32,7 +32,7 @@ def test_planes_and_other_kinds_of_numbers_are_shown_too() -> None:
 
 
 def test_what_has_no_rows_is_no_picture() -> None:
-    with pytest.raises(NoPicture):
+    with pytest.raises(NotAnImage):
         shrink(np.arange(10), 8, 8)
 
 

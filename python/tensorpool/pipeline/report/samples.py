@@ -12,8 +12,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from ... import _native
-from ...observe.png import NoPicture, encode_png, to_pixels
-from ...observe.reals import reals
+from ...preview import NotAnImage, encode_png, to_pixels, to_real
 from ...recording.layout import PARTIAL, SEALED
 from ...recording.view import as_array
 from .figures import Sample
@@ -87,7 +86,7 @@ def _sample(stream_id: int, row: dict[str, Any]) -> Sample:
     )  # fmt: skip
     try:
         _draw(sample, row)
-    except NoPicture as error:
+    except NotAnImage as error:
         sample.words = str(error)
     except FileNotFoundError:
         sample.words = "the recording is not where it was"
@@ -138,5 +137,5 @@ def _small(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _line(array: npt.NDArray[Any]) -> list[float]:
     step = max(-(-len(array) // _POINTS), 1)
-    values = reals(array[::step]).astype(np.float64)
+    values = to_real(array[::step]).astype(np.float64)
     return [float(one) for one in np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)]

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import FrameNotRecorded, UnfitFrames
+from ...errors import FrameNotRecorded, InvalidFrames
 from ..frame import RecordedFrame
 from ..selection import Frames
 
@@ -50,7 +50,7 @@ def alike(frames: Frames, progress: Progress | None) -> Iterator[tuple[int, Reco
     first = frames[0]
     for number, frame in enumerate(frames):
         if (frame.dtype, frame.shape) != (first.dtype, first.shape):
-            raise UnfitFrames(
+            raise InvalidFrames(
                 f"frame {frame.seq} is {frame.dtype} {frame.shape} and frame {first.seq} is {first.dtype} "
                 f"{first.shape}; only frames that are alike can be stacked: export to npz, or choose a range"
             )

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from ...durable import RETRY_HINT, write_errors
 from ...errors import MissingPackage
-from ..files import AGAIN, written_to
 from ..frame import RecordedFrame
 from ..selection import Frames
 from .alike import Progress
@@ -64,7 +64,7 @@ def export_mcap(streams: Sequence[Frames], path: Path, progress: Progress | None
             "exporting to MCAP needs the package mcap: pip install 'aeron-tensorpool[mcap]'"
         ) from None
     total, done = sum(len(frames) for frames in streams), 0
-    with written_to(path, AGAIN):
+    with write_errors(path, RETRY_HINT):
         try:
             with path.open("wb") as file:
                 writer: Any = Writer(file)

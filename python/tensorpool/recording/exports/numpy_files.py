@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...durable import RETRY_HINT, write_errors
 from ...errors import FrameNotRecorded
-from ..files import AGAIN, written_to
 from ..selection import Frames
 from .alike import Progress, alike, columns, plain
 
@@ -20,7 +20,7 @@ def export_npy(frames: Frames, path: Path, progress: Progress | None = None) -> 
     """One array of shape (frames, *shape). `numpy.load(path, mmap_mode="r")` reads it in place."""
     first = frames.first()
     count = len(frames)
-    with written_to(path, AGAIN):
+    with write_errors(path, RETRY_HINT):
         like = plain(first)
         stack = np.lib.format.open_memmap(path, "w+", like.dtype, (count, *like.shape))
         try:
@@ -39,7 +39,7 @@ def export_npz(frames: Frames, path: Path, progress: Progress | None = None) -> 
     total = len(frames)
     if total == 0:
         raise FrameNotRecorded("no frame was recorded there, so there is nothing to export")
-    with written_to(path, AGAIN):
+    with write_errors(path, RETRY_HINT):
         try:
             with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
                 for name, column in columns(frames).items():

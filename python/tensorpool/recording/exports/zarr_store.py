@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from ...durable import RETRY_HINT, write_errors
 from ...errors import MissingPackage
-from ..files import AGAIN, written_to
 from ..selection import Frames
 from .alike import Progress, alike, columns, plain
 
@@ -20,7 +20,7 @@ def export_zarr(frames: Frames, path: Path, progress: Progress | None = None) ->
             "exporting to Zarr needs the package zarr: pip install 'aeron-tensorpool[zarr]'"
         ) from None
     like, count = plain(frames.first()), len(frames)
-    with written_to(path, AGAIN):
+    with write_errors(path, RETRY_HINT):
         try:
             group = zarr.open_group(str(path), mode="w")
             for name, column in columns(frames).items():

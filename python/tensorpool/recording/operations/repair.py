@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...clock import SYSTEM_CLOCK
+from ...durable import make_directories, sync_directory
 from ...errors import CorruptRecording, NotARecording
 from .. import layout, manifest, manifest_writer
-from ..files import make_directories, sync_directory
 from ..gaps import CORRUPT, Gap, explain, holes
 from ..manifest import DamagedManifest, Manifest
 from ..recover import Recovered, recover_stream

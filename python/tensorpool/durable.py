@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from ..errors import DiskFull, WriteFailed
+from .errors import DiskFull, WriteFailed
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _GO_ON: Final = "make room; what was written before is kept, and writing can go on"
-AGAIN: Final = "make room, or choose another place, and do it again: nothing of it is kept"
+RETRY_HINT: Final = "make room, or choose another place, and do it again: nothing of it is kept"
 
 
 @contextmanager
-def written_to(path: Path, no_room: str = _GO_ON) -> Iterator[None]:
+def write_errors(path: Path, no_room: str = _GO_ON) -> Iterator[None]:
     """Turns what the operating system says into our own errors, which name the file.
 
     `no_room` says what to do about a full disk.
@@ -33,7 +33,7 @@ def written_to(path: Path, no_room: str = _GO_ON) -> Iterator[None]:
         raise kind(f"{path}: {error.strerror or error}; {remedy}", path=path, code=error.errno) from error
 
 
-def write_parts(fd: int, parts: Sequence[memoryview]) -> int:
+def write_all(fd: int, parts: Sequence[memoryview]) -> int:
     """Writes all parts with as few calls as the kernel allows; gives the number of bytes."""
     waiting = [part.cast("B") for part in parts if part.nbytes]
     total = 0
@@ -77,13 +77,13 @@ def make_directories(path: Path, *, above: Path) -> list[Path]:
     return [directory.parent for directory in missing]
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """The file has the old content or the new one, whatever happens."""
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            write_parts(fd, [memoryview(content)])
+            write_all(fd, [memoryview(content)])
             os.fsync(fd)
         finally:
             os.close(fd)

@@ -9,7 +9,7 @@ from typing import Final
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def bytes_text(size: float) -> str:
+def format_bytes(size: float) -> str:
     """`1.5 MiB`; whole numbers without a fraction."""
     unit = 0
     while abs(size) >= 1024 and unit < len(_UNITS) - 1:
@@ -18,7 +18,7 @@ def bytes_text(size: float) -> str:
     return f"{size:.0f} {_UNITS[unit]}" if size == int(size) or unit == 0 else f"{size:.1f} {_UNITS[unit]}"
 
 
-def span_text(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`1.2 s`, `250 ms`, `5 min`, `3 h`, `2 d`: one figure that a person can place."""
     if not math.isfinite(seconds):
         return "?"
@@ -36,5 +36,5 @@ def span_text(seconds: float) -> str:
     return f"{seconds / 86_400:.0f} d"
 
 
-def shape_text(shape: Sequence[int] | None) -> str:
+def format_shape(shape: Sequence[int] | None) -> str:
     return "" if shape is None else "x".join(map(str, shape)) if shape else "scalar"
