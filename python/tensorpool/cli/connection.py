@@ -21,7 +21,7 @@ from ..errors import MediaDriverError, MediaDriverUnavailable
 from ..service import ServiceClient
 from ..shm.inspect import user_of
 from ..transport import default_aeron_dir
-from ..transport.mark_file import read_mark_file
+from ..transport.media_driver import read_mark_file
 
 _SECONDS = click.FloatRange(0, 86_400)
 _CONNECT_TIMEOUT_S = 3.0

@@ -9,8 +9,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from ..shm.inspect import inspect
-from ..shm.reports import EpochReport, RegionReport, to_json
+from ..shm.inspect import EpochReport, RegionReport, inspect, to_json
 from .groups import Noun
 from .screen import BAD, DIM, GOOD, WARN, columns, console, format_duration, format_shape, pairs, size_text
 

@@ -8,8 +8,8 @@ from typing import Self
 
 from .. import _native
 from ..shm import EpochFiles, create_epoch, remove_leftovers
-from ..shm.files import stream_dir
-from ..shm.owner import epoch_mark, lock_stream, stream_state
+from ..shm.epoch_files import stream_dir
+from ..shm.ownership import epoch_mark, lock_stream, stream_state
 from .producer import Producer
 from .wishes import OwnStreams
 

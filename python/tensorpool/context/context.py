@@ -19,8 +19,8 @@ from ..discovery import DiscoverySettings
 from ..driver import DriverAgent, DriverSettings, EmbeddedDriver, place_of
 from ..errors import ClosedError, ForkedError, MediaDriverUnavailable
 from ..runtime.config import Secret
-from ..service import ServiceStreams
 from ..transport import StreamIds, embed_lock_path
+from ..transport.channels import ServiceStreams
 from .consumers import WithConsumers
 from .endpoints import SHARED_CHANNEL
 from .finding import WithDiscovery

@@ -246,7 +246,7 @@ def check_by_name(stream_id: int | None, name: str | None, tags: Sequence[str]) 
 
 
 def _described(wanted: Filter) -> str:
-    from ..discovery.text import from_wire
+    from ..attributes.tags import from_wire
 
     words = [f"named {from_wire(wanted.name)!r}"] if wanted.name else []
     words += [f"tagged {', '.join(sorted(map(from_wire, wanted.tags)))}"] if wanted.tags else []

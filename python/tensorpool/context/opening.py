@@ -14,9 +14,9 @@ from ..driver import DriverSettings
 from ..errors import ConfigError
 from ..runtime.config import Config
 from ..runtime.config.options import FILE_VARIABLE
-from ..service import ServiceStreams
 from ..service.config import ServiceSettings
 from ..transport import StreamIds, default_aeron_dir
+from ..transport.channels import ServiceStreams
 from .config import AeronSettings, ContextSettings, ShmSettings
 from .context import Context
 from .host import Mode

@@ -14,16 +14,9 @@ from ..runtime.role import reload
 from ..runtime.runner import Runner
 from ..runtime.settings import LogSettings, RuntimeSettings
 from ..service import Event as ServiceEvent
-from ..service import (
-    RunningService,
-    Service,
-    ServiceAgent,
-    ServiceClient,
-    ServiceStreams,
-    find_services,
-    watch_all,
-)
+from ..service import RunningService, Service, ServiceAgent, ServiceClient, find_services, watch_all
 from ..service.client import DEFAULT_TIMEOUT_S
+from ..transport.channels import ServiceStreams
 from .part import ContextPart
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..shm.files import HEADER_RING
+from ..shm.epoch_files import HEADER_RING
 from ..shm.slots import read_ring
 from .cast import DemoFailed, Player
 from .scene import NSLOTS

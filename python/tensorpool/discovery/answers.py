@@ -11,10 +11,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from ..attributes.tags import error_text
 from ..sbe.discovery import DiscoveryRequest, DiscoveryResponse, DiscoveryStatus
 from .entries import Entry
 from .index import DiscoveryIndex
-from .text import error_text
 from .visibility import View, Visibility
 
 _MAX_KEPT: Final = 32

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ..attributes.tags import MAX_NAME_BYTES, from_wire, to_wire, wire_length
 from ..errors import CodecError, ConfigError
 from ..sbe import read_header
 from ..sbe.discovery import DiscoveryRequest, DiscoveryResponse, DiscoveryStatus, Tag
 from .answers import Filter
 from .found import StreamFound, put_together, read_result
-from .text import MAX_NAME_BYTES, from_wire, nbytes, to_wire
 
 _MAX_U32: Final = 0xFFFF_FFFE
 _MAX_U64: Final = (1 << 64) - 2
@@ -40,7 +40,7 @@ def make_filter(
         wire_name, wire_tags = to_wire(name or ""), frozenset(to_wire(one) for one in tags)
     except UnicodeEncodeError as error:
         raise ConfigError(f"{error.object!r} has no bytes: use text") from None
-    if name is not None and not 0 < nbytes(wire_name) <= MAX_NAME_BYTES:
+    if name is not None and not 0 < wire_length(wire_name) <= MAX_NAME_BYTES:
         raise ConfigError(f"name {name!r}: a name has 1 to {MAX_NAME_BYTES} bytes")
     if "" in wire_tags:
         raise ConfigError(f"tags {list(tags)!r}: no tag is empty")

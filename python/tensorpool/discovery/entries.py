@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..attributes.tags import from_wire
 from ..sbe.discovery import DiscoveryResult, Tag
 from ..sbe.wire import PayloadPool
-from .text import from_wire
 
 MAX_DIMS = 8
 HEADER_SLOT_BYTES = 256

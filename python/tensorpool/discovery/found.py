@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ..attributes.tags import fallback_uri_of, from_wire, needs_bridge
 from ..sbe.discovery import DiscoveryResult
 from .entries import HEADER_SLOT_BYTES, MAX_DIMS
-from .text import from_wire
-from .words import fallback_of, needs_bridge
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class StreamFound:
     @property
     def fallback_uri(self) -> str | None:
         """Where its frames can be read off a bridge, if a tag `reach:bridge://…` says so."""
-        return fallback_of(self.tags)
+        return fallback_uri_of(self.tags)
 
     @property
     def key(self) -> tuple[str, int]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..attributes.tags import MAX_NAME_BYTES, read_attributes, wire_length
 from ..sbe.wire import DataSourceAnnounce, DataSourceMeta, ShmPoolAnnounce
 from .entries import DriverIdentity, Entry, Words
-from .text import MAX_NAME_BYTES, nbytes
-from .words import read_attributes
 
 DRIVER_VERSION = 0
 """The metadata version of what a driver says of its streams; producers count from 1."""
@@ -31,7 +30,7 @@ class Voice:
             # Another producer, which may count its versions from the beginning.
             self.said_version = None
         self.epoch, self.version, self.heard_ns = said.epoch, said.meta_version, now_ns
-        self.name = said.name if nbytes(said.name) <= MAX_NAME_BYTES else ""
+        self.name = said.name if wire_length(said.name) <= MAX_NAME_BYTES else ""
 
     def on_meta(self, said: DataSourceMeta) -> None:
         self.said_version = said.meta_version

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from fnmatch import translate
 from typing import TypeAlias
 
+from ..attributes.tags import to_wire
 from .config import VisibilityRule
 from .entries import Entry
-from .text import to_wire
 
 View: TypeAlias = tuple[int, ...] | None
 """The rules that hold for a client; None where there are no rules at all."""

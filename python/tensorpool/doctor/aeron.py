@@ -11,10 +11,10 @@ from typing import Final
 
 from ..errors import MediaDriverError
 from ..runtime.aeron_counters import AeronReading, read_aeron_counters
-from ..shm.files import is_alive
+from ..shm.epoch_files import is_alive
 from ..shm.inspect import user_of
 from ..transport import embed_lock_path
-from ..transport.mark_file import MarkFile, measure_timer_interval, read_mark_file
+from ..transport.media_driver import MarkFile, measure_timer_interval, read_mark_file
 from .check import Check, fail, ok, warn
 
 # A driver that we embed looks at its timers each 2 ms, Aeron's default is a second.

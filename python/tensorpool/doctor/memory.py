@@ -10,9 +10,8 @@ from typing import Final
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..sbe import MAGIC
-from ..shm.files import HEADER_RING, is_alive, user_name
-from ..shm.inspect import STALE_NS, read_head
-from ..shm.mounts import Mount, mount_of, mounts
+from ..shm.epoch_files import HEADER_RING, Mount, is_alive, mount_of, mounts, user_name
+from ..shm.inspect import STALE_NS, read_superblock
 from .check import Check, fail, megabytes, ok, warn
 
 # A stream that nobody has described: 8 slots of 64 KiB, 1 MiB and 4 MiB.
@@ -122,7 +121,7 @@ def find_leftovers(base: Path, *, clock: Clock = SYSTEM_CLOCK) -> list[Leftover]
     """Epochs of this user whose owner is dead and silent. Looks, and removes nothing."""
     found = []
     for header in base.glob(f"tensorpool-{user_name()}/*/*/*/{HEADER_RING}"):
-        head = read_head(header)
+        head = read_superblock(header)
         if head is None or head["magic"] != MAGIC:
             continue
         age = clock.monotonic_ns() - head["activity_timestamp_ns"]

@@ -7,7 +7,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..shm.files import user_name
+from ..shm.epoch_files import user_name
 from ..shm.inspect import user_of
 from ..state_dir import state_path
 from .check import Check, fail, ok, warn

@@ -15,7 +15,7 @@ from ..errors import RequestRejected
 from ..runtime.config import Secret
 from ..sbe.driver import Role
 from ..service import Service, command
-from ..shm.files import user_name
+from ..shm.epoch_files import user_name
 from .leases import Lease, Refusal
 from .plan import StreamPlan
 

@@ -23,9 +23,10 @@ from ..runtime.agent import AgentFinished
 from ..runtime.config import Secret
 from ..sbe.driver import ShutdownReason
 from ..sbe.message import Message
-from ..service import ServiceAgent, ServiceStreams
-from ..shm.mounts import is_hugetlbfs
+from ..service import ServiceAgent
+from ..shm.epoch_files import is_hugetlbfs
 from ..transport import StreamIds
+from ..transport.channels import ServiceStreams
 from .access import Access
 from .actions import (
     Action,

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ..attributes.tags import MAX_NAME_BYTES, make_attributes, to_wire, wire_length
 from ..discovery.records import DRIVER_VERSION
-from ..discovery.text import MAX_NAME_BYTES, nbytes, to_wire
-from ..discovery.words import make_attributes
 from ..sbe.wire import DataSourceAnnounce, DataSourceMeta
 from .plan import StreamPlan
 
@@ -84,7 +83,7 @@ def _encoded(plan: StreamPlan | None, said: _Said) -> tuple[bytes, ...]:
         producer_id=said.producer_id,
         epoch=said.epoch,
         meta_version=DRIVER_VERSION,
-        name=name if nbytes(name) <= MAX_NAME_BYTES else "",
+        name=name if wire_length(name) <= MAX_NAME_BYTES else "",
     )
     meta = DataSourceMeta(
         stream_id=plan.stream_id,

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import ConfigError, RegionCreateError
-from ..shm.files import user_name
+from ..shm.epoch_files import user_name
 from .access import Access
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -21,8 +21,8 @@ from ..discovery import (
 )
 from ..discovery.intake import is_by_driver
 from ..sbe.wire import ClockDomain, PayloadPool, ShmPoolAnnounce
-from ..service import ServiceStreams
 from ..transport import StreamIds
+from ..transport.channels import ServiceStreams
 from .actions import Announce
 from .announced import PlanWords
 from .plan import HEADER_SLOT_BYTES, LAYOUT_VERSION, Plan

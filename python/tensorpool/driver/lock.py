@@ -21,8 +21,8 @@ from typing import Any
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import DriverAlreadyRunning, LockHeld
-from ..shm.files import user_name
-from ..shm.owner import base_digest
+from ..shm.epoch_files import user_name
+from ..shm.ownership import base_digest
 from ..state_dir import state_dir, state_path
 
 # struct flock on 64-bit Linux: type, whence, start, length, pid.

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ..discovery.text import tags_fault
-from ..discovery.words import MAX_DATA_SOURCE_ID
+from ..attributes.tags import MAX_DATA_SOURCE_ID, tags_fault
 from ..errors import ConfigError
 from ..runtime.config import format_size
 from ..sbe.wire import ResponseCode

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ..errors import DriverAlreadyRunning, MediaDriverError
 from ..runtime.aeron_counters import read_aeron_counters
-from ..shm.files import is_alive
+from ..shm.epoch_files import is_alive
 from .lock import Holder
 
 _LOOKS = 50

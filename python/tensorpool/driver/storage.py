@@ -22,8 +22,8 @@ from .. import _native
 from ..errors import ConfigError, RegionCreateError, StreamBusy
 from ..sbe.wire import ResponseCode
 from ..shm import EpochFiles, remove_leftovers
-from ..shm.files import user_name
-from ..shm.owner import epoch_mark, lock_stream, stream_state
+from ..shm.epoch_files import user_name
+from ..shm.ownership import epoch_mark, lock_stream, stream_state
 from .actions import AssignFiles, FileResult, FilesFailed, FilesReady, FilesRemoved, MakeFiles, RemoveFiles
 from .directories import Directories, group_id, owner_id
 from .leases import Refusal

@@ -16,7 +16,7 @@ from .. import _native
 from ..context import Context
 from ..errors import CodecError, MediaDriverUnavailable
 from ..sbe import ClockDomain, DataSourceAnnounce, PayloadPool, ShmPoolAnnounce, decode
-from ..shm.inspect import path_of
+from ..shm.inspect import region_path
 
 _T = TypeVar("_T")
 # A reader that sleeps must not stall those who announce.
@@ -52,7 +52,7 @@ class StreamHeard:
     @property
     def directory(self) -> Path | None:
         try:
-            return path_of(self.header_uri)[0].parent
+            return region_path(self.header_uri)[0].parent
         except ValueError:
             return None
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from .. import _native
+from ..attributes.tags import to_wire
 from ..clock import SYSTEM_CLOCK, Clock
 from ..discovery import (
     DiscoveryCounters,
@@ -21,11 +22,11 @@ from ..discovery import (
     Intake,
 )
 from ..discovery.endpoints import is_ipc
-from ..discovery.text import to_wire
 from ..errors import ClosedError, RoleFailed
 from ..runtime.aeron_counters import AeronExposure
 from ..runtime.config import Config, Secret
-from ..service import ServiceAgent, ServiceStreams
+from ..service import ServiceAgent
+from ..transport.channels import ServiceStreams
 from .config import DriverSource, RegistrySettings
 from .service import RegistryService
 

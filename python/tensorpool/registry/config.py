@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from ..attributes.tags import tags_fault
 from ..discovery.config import REQUEST_STREAM_ID
 from ..discovery.endpoints import channel_fault
 from ..discovery.index import MAX_STREAMS
-from ..discovery.text import tags_fault
 from ..runtime.config import DurationNs, IdRange, parse_duration, setting, settings, table
 
 _MAX_STREAM_ID: Final = (1 << 31) - 1

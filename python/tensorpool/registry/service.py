@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..runtime.config import Secret
 from ..service import Service, command
-from ..shm.files import user_name
+from ..shm.epoch_files import user_name
 
 if TYPE_CHECKING:
     from .agent import RegistryAgent

@@ -12,7 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CodecError
-from . import registry
+from . import message
 from .layout import HEADER_BYTES
 from .message import Message, MessageHeader, decode_behind, header_of, over_bytes
 
@@ -46,16 +46,16 @@ def read_correlation_id(buffer: ReadableBuffer) -> int | None:
 
 def _decode(buf: Any) -> tuple[Message, int]:
     header = header_of(buf)
-    kind = registry.class_by_block(header.schema_id, header.template_id, header.block_length)
+    kind = message.class_by_block(header.schema_id, header.template_id, header.block_length)
     if kind is None:
-        kind = registry.class_by_template(header.schema_id, header.template_id)
+        kind = message.class_by_template(header.schema_id, header.template_id)
         if kind is None:
             raise _unknown(header)
     return decode_behind(header, kind, buf)
 
 
 def _unknown(header: MessageHeader) -> CodecError:
-    if header.schema_id not in registry.known_schema_ids():
+    if header.schema_id not in message.known_schema_ids():
         return CodecError(
             f"unknown schema id {header.schema_id}", message_name="MessageHeader", field="schema_id", offset=4
         )
@@ -71,7 +71,7 @@ def _read_correlation_id(buf: Any) -> int | None:
     if len(buf) < HEADER_BYTES:
         return None
     header = header_of(buf)
-    kind = registry.class_by_template(header.schema_id, header.template_id)
+    kind = message.class_by_template(header.schema_id, header.template_id)
     if kind is None:
         return None
     for field in kind.layout().encoded_fields:

@@ -14,7 +14,7 @@ import binascii
 from typing import Any, NoReturn
 
 from ..errors import CodecError
-from . import registry
+from . import message
 from .codec import entry_class, value_class
 from .layout import PRIMITIVES, BlockLayout, DataLayout, FieldLayout
 from .message import Message
@@ -52,10 +52,10 @@ def from_json(form: object) -> Message:
 
 def class_named(name: object) -> type[Message]:
     """The class of that name."""
-    for kind in registry.CLASSES.values():
+    for kind in message.CLASSES.values():
         if kind.__name__ == name:
             return kind
-    names = ", ".join(sorted(kind.__name__ for kind in registry.CLASSES.values()))
+    names = ", ".join(sorted(kind.__name__ for kind in message.CLASSES.values()))
     raise CodecError(f"no message is called {_short(name)}; there are {names}")
 
 

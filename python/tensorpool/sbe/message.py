@@ -1,6 +1,10 @@
 """What every typed message can do: encode itself, and be decoded.
 
 Owned by no thread: messages are plain values, and the table of compiled codecs only ever grows.
+
+Which class stands for which message, filled by the class decorators when the modules load.
+
+The tables by number come from the schema files, so they are built when a message is first decoded.
 """
 
 from __future__ import annotations
@@ -9,16 +13,65 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast, dataclass_transform
 
 from ..errors import CodecError
-from . import registry
 from .codec import Codec, compile_codec
-from .faults import cut, short_block
-from .layout import HEADER_BYTES, MessageLayout
+from .codec_errors import short_block, truncated
+from .layout import HEADER_BYTES, MessageLayout, schema
 
 if TYPE_CHECKING:
+    pass
     from _typeshed import ReadableBuffer, WriteableBuffer
+
+CLASSES: dict[tuple[str, str], type[Message]] = {}
+"""(schema name, message name) -> class, the documents' revision of a message before a later one."""
+
+_NAMES: dict[type[Message], tuple[str, str]] = {}
+
+
+def register(schema_name: str, message_name: str, kind: type[Message]) -> None:
+    CLASSES[schema_name, message_name] = kind
+    _NAMES[kind] = (schema_name, message_name)
+
+
+def layout_of(kind: type[Message]) -> MessageLayout:
+    schema_name, message_name = _NAMES[kind]
+    return schema(schema_name).messages[message_name]
+
+
+def class_by_block(schema_id: int, template_id: int, block_length: int) -> type[Message] | None:
+    """The class whose block has exactly this length."""
+    return _by_block().get((schema_id, template_id, block_length))
+
+
+def class_by_template(schema_id: int, template_id: int) -> type[Message] | None:
+    """The class of the documents' revision, whatever the block length."""
+    return _by_template().get((schema_id, template_id))
+
+
+@cache
+def _by_block() -> dict[tuple[int, int, int], type[Message]]:
+    return {
+        (layout.schema_id, layout.template_id, layout.block_length): kind
+        for kind, layout in ((kind, layout_of(kind)) for kind in CLASSES.values())
+        if layout.has_header
+    }
+
+
+@cache
+def _by_template() -> dict[tuple[int, int], type[Message]]:
+    found: dict[tuple[int, int], type[Message]] = {}
+    for (schema_id, template_id, _), kind in _by_block().items():
+        found.setdefault((schema_id, template_id), kind)
+    return found
+
+
+@cache
+def known_schema_ids() -> frozenset[int]:
+    return frozenset(schema_id for schema_id, _ in _by_template())
+
 
 _HEADER = struct.Struct("<HHHH")
 _T = TypeVar("_T")
@@ -42,7 +95,7 @@ class Message:
     @classmethod
     def layout(cls) -> MessageLayout:
         """Where the fields lie, as the schema file says."""
-        return registry.layout_of(cls)
+        return layout_of(cls)
 
     def encode(self) -> bytes:
         """The whole message, with its message header if it has one."""
@@ -83,7 +136,7 @@ class Message:
         if header.template_id != layout.template_id:
             raise _wrong(layout, "template_id", 2, header.template_id, layout.template_id)
         if header.block_length != layout.block_length:
-            other = registry.class_by_block(header.schema_id, header.template_id, header.block_length)
+            other = class_by_block(header.schema_id, header.template_id, header.block_length)
             if other is not None:
                 reason = f"block length {header.block_length} is that of {other.__name__}"
                 raise CodecError(reason, message_name=layout.name, field="block_length", offset=0)
@@ -103,7 +156,7 @@ def decode_behind(header: MessageHeader, kind: type[Message], buf: Any) -> tuple
 
 def header_of(buf: Any, message_name: str = "MessageHeader") -> MessageHeader:
     if len(buf) < HEADER_BYTES:
-        raise cut(message_name, "(header)", 0, HEADER_BYTES, len(buf))
+        raise truncated(message_name, "(header)", 0, HEADER_BYTES, len(buf))
     return MessageHeader._make(_HEADER.unpack_from(buf, 0))
 
 
@@ -127,7 +180,7 @@ class _Codecs(dict[type[Message], Codec]):
     """Compiles a codec when it is first asked for. If two threads both do so, either result serves."""
 
     def __missing__(self, kind: type[Message]) -> Codec:
-        codec = self[kind] = compile_codec(kind, registry.layout_of(kind))
+        codec = self[kind] = compile_codec(kind, layout_of(kind))
         return codec
 
 
@@ -147,9 +200,9 @@ def message(schema: str, name: str | None = None) -> Callable[[type[_M]], type[_
     `name` is the message's name there, where the class is called differently.
     """
 
-    def register(kind: type[_M]) -> type[_M]:
+    def decorate(kind: type[_M]) -> type[_M]:
         made = dataclass(slots=True, kw_only=True)(kind)
-        registry.register(schema, name or kind.__name__, made)
+        register(schema, name or kind.__name__, made)
         return made
 
-    return register
+    return decorate

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from . import registry
 from .layout import BlockLayout, DataLayout, EnumLayout, FieldLayout, MessageLayout, SchemaLayout, schemas
 
 _OPENING = """\
@@ -56,7 +55,7 @@ def _schema(schema: SchemaLayout) -> Iterator[str]:
 
 
 def _message(message: MessageLayout) -> Iterator[str]:
-    kind = registry.CLASSES.get((message.schema, message.name))
+    kind = message.CLASSES.get((message.schema, message.name))
     yield f"### {message.name}{_suffix(message, kind)}\n"
     if message.description:
         yield f"{message.description}\n"

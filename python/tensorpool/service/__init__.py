@@ -4,12 +4,12 @@ The module itself can be called: `tensorpool.service("recorder")` is a client on
 scripts that have none; it is closed when the program ends. With a context, use `ctx.service("recorder")`.
 """
 
+from ..transport.channels import ServiceStreams
 from .agent import RunningService, ServiceAgent
 from .client import AsyncServiceClient, ServiceClient, find_services, watch_all
 from .declarations import Command, Property, command
 from .events import ALL_SERVICES, Event, service_tag
 from .service import Service
-from .streams import ServiceStreams
 from .values import Bits, FrameRef, Value
 
 __all__ = [

@@ -12,9 +12,9 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import CodecError
 from ..runtime.counters import CounterSet, counter
 from ..runtime.runner import Runner
+from ..transport.channels import ServiceStreams
 from .events import FAILED, RESULT, Event
 from .service import Service
-from .streams import ServiceStreams
 
 _log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ClosedError, CodecError, CommandFailed, NoSuchService, RequestRejected, ServiceTimeout
 from ..runtime.config import Secret
+from ..transport.channels import ServiceStreams
 from .events import ALL_SERVICES, ERROR, FAILED, LOST, RESULT, Event, service_tag
-from .streams import ServiceStreams
 from .values import Value
 
 DEFAULT_TIMEOUT_S = 5.0

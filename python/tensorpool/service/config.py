@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..runtime.config import Secret, setting, settings
-from .streams import ServiceStreams
+from ..transport.channels import ServiceStreams
 
 
 @settings("service")

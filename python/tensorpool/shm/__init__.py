@@ -1,7 +1,7 @@
 """Shared memory as its owner sees it: sizes, directories, epochs, and what dead owners left behind."""
 
-from .epoch import EpochMark
-from .files import EpochFiles, create_epoch, remove_leftovers
+from .epoch_files import EpochFiles, create_epoch, remove_leftovers
+from .ownership import EpochMark
 from .sizes import parse_pools, parse_size
 
 __all__ = [

@@ -2,6 +2,8 @@
 
 For people and their tools. Consumers judge regions natively, against the announce; here there is none, so
 a file is judged against itself, its place in the canonical layout, and its neighbours.
+
+What a look at regions found, for people and as JSON.
 """
 
 from __future__ import annotations
@@ -14,16 +16,131 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import TensorPoolError
 from ..sbe import MAGIC, RegionType
-from .files import HEADER_RING, is_alive
-from .mounts import is_hugetlbfs
-from .reports import EpochReport, RegionReport
+from .epoch_files import HEADER_RING, is_alive, is_hugetlbfs
 from .slots import HEADER_SLOT_BYTES, SUPERBLOCK_BYTES, RingReport, read_ring
+
+
+@dataclass(frozen=True, slots=True)
+class RegionReport:
+    """One region file."""
+
+    path: Path
+    size_bytes: int = 0
+    expected_bytes: int | None = None
+    owner: str = ""
+    group: str = ""
+    mode: int = 0
+    superblock: dict[str, int] | None = None
+    activity_age_ns: int | None = None
+    """Negative: from a clock that this boot does not know."""
+    pid_alive: bool | None = None
+    ring: RingReport | None = None
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        match None if self.superblock is None else self.superblock["region_type"]:
+            case RegionType.HEADER_RING:
+                return "header ring"
+            case RegionType.PAYLOAD_POOL:
+                return "payload pool"
+        return "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class EpochReport:
+    """The regions of one epoch directory, judged together."""
+
+    directory: Path
+    regions: tuple[RegionReport, ...]
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def all_problems(self) -> list[str]:
+        """Its own and those of its regions."""
+        return [*self.problems, *_gathered([(one.path.name, one.problems) for one in self.regions])]
+
+    def all_warnings(self) -> list[str]:
+        return [*self.warnings, *_gathered([(one.path.name, one.warnings) for one in self.regions])]
+
+
+def _gathered(told: list[tuple[str, tuple[str, ...]]]) -> list[str]:
+    """Each text with the file it is about; what is said of every file is said once."""
+    about: dict[str, list[str]] = {}
+    for name, texts in told:
+        for text in texts:
+            about.setdefault(text, []).append(name)
+    found = []
+    for text, names in about.items():
+        if len(names) == len(told) > 1:
+            found.append(text)
+        else:
+            found += [f"{name}: {text}" for name in names]
+    return found
+
+
+def to_json(report: EpochReport) -> dict[str, Any]:
+    """The report as JSON can hold it: 64-bit numbers are text."""
+    return {
+        "directory": str(report.directory),
+        "valid": not report.all_problems(),
+        "problems": list(report.problems),
+        "warnings": list(report.warnings),
+        "regions": [_region_json(one) for one in report.regions],
+    }
+
+
+_WIDE = ("magic", "epoch", "pid", "start_timestamp_ns", "activity_timestamp_ns")
+
+
+def _region_json(one: RegionReport) -> dict[str, Any]:
+    head = one.superblock
+    ring = one.ring
+    return {
+        "path": str(one.path),
+        "kind": one.kind,
+        "size_bytes": one.size_bytes,
+        "expected_bytes": one.expected_bytes,
+        "owner": one.owner,
+        "group": one.group,
+        "mode": f"{one.mode:04o}",
+        "superblock": None if head is None else {k: str(v) if k in _WIDE else v for k, v in head.items()},
+        "activity_age_s": None if one.activity_age_ns is None else one.activity_age_ns / 1e9,
+        "pid_alive": one.pid_alive,
+        "ring": None if ring is None else _ring_json(ring),
+        "problems": list(one.problems),
+        "warnings": list(one.warnings),
+    }
+
+
+def _ring_json(ring: RingReport) -> dict[str, Any]:
+    return {
+        "newest_seq": None if ring.newest_seq is None else str(ring.newest_seq),
+        "committed": ring.count("committed"),
+        "in_progress": ring.count("in_progress"),
+        "empty": ring.count("empty"),
+        "slots": [
+            {
+                "index": slot.index,
+                "state": slot.state,
+                "seq": None if slot.seq is None else str(slot.seq),
+                "shape": slot.shape,
+                "dtype": slot.dtype,
+                "bytes": slot.values_bytes,
+                "pool_id": slot.pool_id,
+                "timestamp_ns": None if slot.timestamp_ns is None else str(slot.timestamp_ns),
+            }
+            for slot in ring.slots
+        ],
+    }
+
 
 LAYOUT_VERSION: Final = 1
 # Three announces of one a second: what a consumer takes for the longest silence.
@@ -43,7 +160,7 @@ class NotARegion(TensorPoolError, ValueError):
         self.path = path
 
 
-def path_of(text: str) -> tuple[Path, bool]:
+def region_path(text: str) -> tuple[Path, bool]:
     """The path that a person or an announce names, and whether it has to be on hugepages."""
     if not text.startswith(_URI_SCHEME):
         return Path(text), False
@@ -59,7 +176,7 @@ def inspect(text: str, *, clock: Clock = SYSTEM_CLOCK) -> list[EpochReport]:
 
     Raises NotARegion where there is nothing to look at. What is broken is in the reports.
     """
-    path, needs_hugepages = path_of(text)
+    path, needs_hugepages = region_path(text)
     try:
         is_directory = stat.S_ISDIR(path.lstat().st_mode)
     except OSError as error:
@@ -89,7 +206,7 @@ def inspect(text: str, *, clock: Clock = SYSTEM_CLOCK) -> list[EpochReport]:
 def inspect_epoch(directory: Path, *, clock: Clock = SYSTEM_CLOCK) -> EpochReport:
     """All regions of one epoch directory, and whether they fit together."""
     files = _region_files(directory)
-    heads = {path: read_head(path) for path in files}
+    heads = {path: read_superblock(path) for path in files}
     strides = {
         head["pool_id"]: head["stride_bytes"]
         for head in heads.values()
@@ -121,12 +238,12 @@ def inspect_region(
         )
         return RegionReport(path, problems=(what,))
     try:
-        return _Look(path, fd, os.fstat(fd), clock).report(strides)
+        return _RegionCheck(path, fd, os.fstat(fd), clock).report(strides)
     finally:
         os.close(fd)
 
 
-def read_head(path: Path) -> dict[str, int] | None:
+def read_superblock(path: Path) -> dict[str, int] | None:
     """The superblock, or None where there is none to read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -139,7 +256,7 @@ def read_head(path: Path) -> dict[str, int] | None:
 
 
 @dataclass
-class _Look:
+class _RegionCheck:
     """One file while it is being looked at."""
 
     path: Path

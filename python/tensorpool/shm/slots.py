@@ -82,7 +82,7 @@ def read_ring(fd: int, nslots: int, strides: Mapping[int, int] | None) -> RingRe
         content = os.pread(fd, many * HEADER_SLOT_BYTES, _offset(first))
         for at in range(len(content) // HEADER_SLOT_BYTES):
             slot = content[at * HEADER_SLOT_BYTES : (at + 1) * HEADER_SLOT_BYTES]
-            found.append(judge_slot(first + at, _settled(fd, first + at, slot), nslots, strides))
+            found.append(check_slot(first + at, _stable_slot(fd, first + at, slot), nslots, strides))
     return RingReport(tuple(found))
 
 
@@ -90,7 +90,7 @@ def _offset(index: int) -> int:
     return SUPERBLOCK_BYTES + index * HEADER_SLOT_BYTES
 
 
-def _settled(fd: int, index: int, content: bytes) -> bytes:
+def _stable_slot(fd: int, index: int, content: bytes) -> bytes:
     """The slot with the same commit word before and after it was read; or else marked as in progress."""
     for _ in range(_TRIES):
         word = os.pread(fd, _WORD_BYTES, _offset(index))
@@ -100,7 +100,7 @@ def _settled(fd: int, index: int, content: bytes) -> bytes:
     return bytes([content[0] & 0xFE]) + content[1:]
 
 
-def judge_slot(index: int, content: bytes, nslots: int, strides: Mapping[int, int] | None) -> SlotReport:
+def check_slot(index: int, content: bytes, nslots: int, strides: Mapping[int, int] | None) -> SlotReport:
     """What the 256 bytes of one slot say, and which rules they break."""
     if not any(content):
         return SlotReport(index, "empty")

@@ -15,7 +15,7 @@ from typing import Final
 
 from ..sbe import MAGIC
 from ..sbe.wire import ShmRegionSuperblock
-from ..shm.inspect import NotARegion, path_of
+from ..shm.inspect import NotARegion, region_path
 from .events import Activity
 
 _CANONICAL: Final = re.compile(r"/tensorpool-[^/]+/[^/]+/(\d+)/(\d+)/header\.ring$")
@@ -26,7 +26,7 @@ _SUPERBLOCK_BYTES: Final = 64
 def read_activity(stream_id: int, epoch: int, header_uri: str) -> Activity | None:
     """None where it cannot be read, or is another epoch's."""
     try:
-        path, _ = path_of(header_uri)
+        path, _ = region_path(header_uri)
     except NotARegion:
         return None
     found = _CANONICAL.search(str(path))

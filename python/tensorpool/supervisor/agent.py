@@ -22,7 +22,7 @@ from ..runtime.config import Config, Secret
 from ..runtime.counters import CounterSet, counter, counters_by, gauge
 from ..sbe.message import Message
 from ..service import Event, ServiceAgent
-from ..shm.files import user_name
+from ..shm.epoch_files import user_name
 from .bounds import Bounds
 from .config import SupervisorSettings
 from .ears import ears_on

@@ -15,7 +15,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
 from ..errors import MediaDriverUnavailable
 from ..sbe.wire import ShmPoolAnnounce
-from ..service import ServiceStreams
+from ..transport.channels import ServiceStreams
 from .activity import read_activity
 from .asking import Asking
 from .bounds import Bounds

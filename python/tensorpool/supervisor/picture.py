@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from ..discovery.words import read_attributes
+from ..attributes.tags import read_attributes
 from ..sbe.driver import ShmDriverShutdown, ShmLeaseRevoked
 from ..sbe.wire import (
     ConsumerConfig,

@@ -1,8 +1,13 @@
-"""Stream ids and channels that everybody uses unless told otherwise."""
+"""Stream ids and channels that everybody uses unless told otherwise.
+
+Where events travel unless told otherwise.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from ..errors import ConfigError
 
 # An IPC publication waits for its slowest tethered reader. Ours are untethered, and the channel says how
 # soon one that does not poll is put to rest, so that it also holds under a foreign media driver.
@@ -35,3 +40,18 @@ def term_fault(term_bytes: int) -> str | None:
 def descriptor_channel(term_bytes: int = DEFAULT_DESCRIPTOR_TERM_BYTES) -> str:
     """The channel of a producer's own publication of descriptors."""
     return f"aeron:ipc?term-length={term_bytes}|{_UNTETHERED}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStreams:
+    """The shared streams of all services: commands on one, what was accepted and status on the other."""
+
+    channel: str = "aeron:ipc"
+    control: int = 4000
+    status: int = 4001
+
+    def __post_init__(self) -> None:
+        if self.control == self.status:
+            raise ConfigError(
+                f"control and status are both stream {self.control}: a service would answer itself"
+            )

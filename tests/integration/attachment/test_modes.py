@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tensorpool.shm.files import user_name
+from tensorpool.shm.epoch_files import user_name
 from tests.remote import Remote
 
 from .roles import Client

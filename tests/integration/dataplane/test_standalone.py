@@ -15,7 +15,7 @@ import pytest
 import tensorpool as tp
 from tensorpool import _native
 from tensorpool.sbe import ClockDomain, ShmPoolAnnounce
-from tensorpool.shm.files import user_name
+from tensorpool.shm.epoch_files import user_name
 from tests import leaks
 from tests.integration.dataplane.regions_of import regions_of
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from tensorpool.sbe import Message, registry
+from tensorpool.sbe import Message, message
 from tensorpool.sbe.codec import entry_class, value_class
 from tensorpool.sbe.layout import (
     BlockLayout,
@@ -25,7 +25,7 @@ HOSTILE = settings(max_examples=10_000 if LONG else 50, deadline=None)
 WELL_MEANT = settings(max_examples=2_000 if LONG else 50, deadline=None)
 TIMEOUT_SECONDS = 1800 if LONG else 120
 
-KINDS = sorted(registry.CLASSES.values(), key=lambda kind: kind.__name__)
+KINDS = sorted(message.CLASSES.values(), key=lambda kind: kind.__name__)
 """Every message class."""
 
 LAYOUTS = list(messages())
@@ -37,7 +37,7 @@ ASCII = "".join(map(chr, range(128)))
 def kind_of(layout: MessageLayout) -> type[Message]:
     """The class for a message; what a later revision left as it was has the class of the first one."""
     key = (layout.schema, layout.name)
-    return registry.CLASSES.get(key) or registry.CLASSES[layout.schema.removesuffix("-r2"), layout.name]
+    return message.CLASSES.get(key) or message.CLASSES[layout.schema.removesuffix("-r2"), layout.name]
 
 
 # --- drawn

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tensorpool.attributes.tags import MAX_TAG_BYTES, fallback_uri_of, needs_bridge, tags_fault, to_wire
 from tensorpool.bridge import FallbackUri
 from tensorpool.bridge.routes import Endpoint
 from tensorpool.context.elsewhere import uri_fault
 from tensorpool.discovery import DriverIdentity
-from tensorpool.discovery.text import MAX_TAG_BYTES, tags_fault, to_wire
-from tensorpool.discovery.words import fallback_of, needs_bridge
 from tests.unit.discovery.world import PERIOD_NS, World
 
 
@@ -36,7 +35,7 @@ PLAIN = uri("aeron:udp?endpoint=10.0.0.2:40100")
 def test_tags_say_whether_a_bridge_is_needed_and_which(
     tags: tuple[str, ...], needs: bool, fallback: str | None
 ) -> None:
-    assert (needs_bridge(tags), fallback_of(tags)) == (needs, fallback)
+    assert (needs_bridge(tags), fallback_uri_of(tags)) == (needs, fallback)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorpool.attributes.metadata import TAGS_KEY
+from tensorpool.attributes.tags import DATA_SOURCE_ID_KEY, read_attributes
 from tensorpool.discovery import DiscoveryCounters, DiscoveryIndex, Intake, stream_of
-from tensorpool.discovery.words import DATA_SOURCE_ID_KEY, read_attributes
 from tensorpool.sbe import Attribute, ConsumerConfig, DataSourceMeta, Mode
 from tensorpool.sbe.message import Message
 from tests.unit.discovery.world import (

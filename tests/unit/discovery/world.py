@@ -6,10 +6,9 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
+from tensorpool.attributes.tags import make_attributes, to_wire
 from tensorpool.discovery import DiscoveryCounters, DiscoveryIndex, DriverIdentity, Intake, ProviderSettings
 from tensorpool.discovery.questions import Questions, Reply
-from tensorpool.discovery.text import to_wire
-from tensorpool.discovery.words import make_attributes
 from tensorpool.sbe import (
     ClockDomain,
     DataSourceAnnounce,

@@ -28,9 +28,8 @@ from tensorpool.doctor.memory import (
 from tensorpool.doctor.places import Place, check_base, check_state
 from tensorpool.doctor.shm_driver import check_shm_driver
 from tensorpool.driver import Holder
-from tensorpool.shm.files import user_name
-from tensorpool.shm.mounts import Mount
-from tensorpool.transport.mark_file import MarkFile
+from tensorpool.shm.epoch_files import Mount, user_name
+from tensorpool.transport.media_driver import MarkFile
 
 GIB = 1 << 30
 SHM = Path("/dev/shm")

@@ -12,7 +12,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool.errors import MediaDriverError
-from tensorpool.transport.mark_file import measure_timer_interval, read_mark_file
+from tensorpool.transport.media_driver import measure_timer_interval, read_mark_file
 
 COMMANDS = 4096 + 768
 HEARTBEAT_AT = 128 + 4096 + 640

@@ -25,8 +25,9 @@ from tensorpool.sbe import (
     ShmLeaseKeepalive,
     ShmPoolAnnounce,
 )
-from tensorpool.service import ServiceClient, ServiceStreams
+from tensorpool.service import ServiceClient
 from tensorpool.transport import StreamIds
+from tensorpool.transport.channels import ServiceStreams
 from tests import leaks
 
 IDS = StreamIds()

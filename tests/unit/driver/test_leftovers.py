@@ -25,8 +25,8 @@ from tensorpool.driver.lock import driver_state
 from tensorpool.driver.plan import StreamPlan
 from tensorpool.driver.storage import Storage
 from tensorpool.sbe import ShmRegionSuperblock
-from tensorpool.shm.files import user_name
-from tensorpool.shm.owner import lock_stream, stream_state
+from tensorpool.shm.epoch_files import user_name
+from tensorpool.shm.ownership import lock_stream, stream_state
 from tests.remote import Remote
 from tests.unit.driver.conftest import Shelf
 from tests.unit.driver.world import layout

@@ -26,8 +26,8 @@ from tensorpool.driver.actions import (
 from tensorpool.driver.plan import StreamPlan
 from tensorpool.errors import StreamBusy
 from tensorpool.sbe import ResponseCode
-from tensorpool.shm.files import user_name
-from tensorpool.shm.owner import epoch_mark, lock_stream, stream_state
+from tensorpool.shm.epoch_files import user_name
+from tensorpool.shm.ownership import epoch_mark, lock_stream, stream_state
 from tests.unit.driver.conftest import Shelf
 from tests.unit.driver.world import layout
 

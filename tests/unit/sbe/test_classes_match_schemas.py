@@ -9,11 +9,12 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 import pytest
 
 from tensorpool import sbe
-from tensorpool.sbe import layout, registry
+from tensorpool.sbe import layout
 from tensorpool.sbe.codec import entry_class
 from tensorpool.sbe.layout import BlockLayout, DataLayout, FieldLayout, snake_case
+from tensorpool.sbe.message import CLASSES
 
-KINDS = sorted(registry.CLASSES.values(), key=lambda kind: kind.__name__)
+KINDS = sorted(CLASSES.values(), key=lambda kind: kind.__name__)
 every_class = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
 # Required fields with a default, because the protocols give one value a plain meaning (not asked for,
@@ -111,7 +112,7 @@ def test_a_class_is_named_as_its_message(kind):
 
 def test_every_message_of_every_schema_has_a_class():
     for message in layout.messages():
-        if (message.schema, message.name) in registry.CLASSES:
+        if (message.schema, message.name) in CLASSES:
             continue
         # What a later revision left alone has one class; then the two files must agree in everything.
         first = layout.schema(message.schema.removesuffix("-r2")).messages[message.name]

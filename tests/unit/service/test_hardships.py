@@ -10,8 +10,9 @@ import pytest
 
 from tensorpool.errors import ConfigError, InvalidConfig
 from tensorpool.runtime.config import Config
-from tensorpool.service import Event, Property, Service, ServiceStreams, command
+from tensorpool.service import Event, Property, Service, command
 from tensorpool.service.config import ServiceSettings
+from tensorpool.transport.channels import ServiceStreams
 
 
 class Awkward(Service, name="awkward"):

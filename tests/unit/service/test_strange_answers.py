@@ -11,7 +11,8 @@ import pytest
 from tensorpool import _native
 from tensorpool.clock import ManualClock
 from tensorpool.errors import CommandFailed
-from tensorpool.service import Event, ServiceClient, ServiceStreams, find_services
+from tensorpool.service import Event, ServiceClient, find_services
+from tensorpool.transport.channels import ServiceStreams
 
 STRANGE = ("no JSON", "[1, 2]", "null", "7", "{}", '{"pid": "7"}', "[" * 100_000)
 

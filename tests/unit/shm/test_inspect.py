@@ -10,9 +10,8 @@ import pytest
 
 from tensorpool import sbe
 from tensorpool.clock import SYSTEM_CLOCK, ManualClock
-from tensorpool.shm.inspect import NotARegion, inspect, inspect_epoch, inspect_region
-from tensorpool.shm.mounts import Mount, mount_of, mounts
-from tensorpool.shm.reports import to_json
+from tensorpool.shm.epoch_files import Mount, mount_of, mounts
+from tensorpool.shm.inspect import NotARegion, inspect, inspect_epoch, inspect_region, to_json
 from tests.unit.shm.conftest import Epoch
 
 NSLOTS = 8

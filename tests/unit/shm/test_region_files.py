@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tensorpool import _native
 from tensorpool.errors import RegionCreateError
 from tensorpool.sbe import MAGIC, RegionType, ShmRegionSuperblock
-from tensorpool.shm.files import user_name
+from tensorpool.shm.epoch_files import user_name
 
 NULL_CASES = ["", ".", "..", "../../etc", "/", "a/b", "/root", "...hidden", "tab\tnewline\n", "café", "\0"]
 

@@ -23,7 +23,7 @@ from .layout import (
 )
 
 
-def cut(message: str, field: str, offset: int, needed: int, limit: int) -> CodecError:
+def truncated(message: str, field: str, offset: int, needed: int, limit: int) -> CodecError:
     return CodecError(
         f"needs {needed} bytes, {max(limit - offset, 0)} are left",
         message_name=message,
@@ -32,14 +32,14 @@ def cut(message: str, field: str, offset: int, needed: int, limit: int) -> Codec
     )
 
 
-def cut_block(
+def truncated_block(
     message: str, path: str, fields: Sequence[tuple[str, int, int]], start: int, needed: int, limit: int
 ) -> CodecError:
     """The buffer ends inside a fixed block: names the first field that is not wholly there."""
     for name, offset, size in fields:
         if start + offset + size > limit:
-            return cut(message, f"{path}{name}", start + offset, size, limit)
-    return cut(message, f"{path}(block)", start, needed, limit)
+            return truncated(message, f"{path}{name}", start + offset, size, limit)
+    return truncated(message, f"{path}(block)", start, needed, limit)
 
 
 def short_block(message: str, field: str, offset: int, acting: int, least: int) -> CodecError:
@@ -51,7 +51,7 @@ def short_block(message: str, field: str, offset: int, acting: int, least: int) 
     )
 
 
-def lying_count(message: str, field: str, offset: int, count: int, left: int) -> CodecError:
+def bad_count(message: str, field: str, offset: int, count: int, left: int) -> CodecError:
     return CodecError(
         f"{count} entries cannot fit into the {left} bytes that are left",
         message_name=message,
@@ -60,7 +60,7 @@ def lying_count(message: str, field: str, offset: int, count: int, left: int) ->
     )
 
 
-def lying_length(message: str, field: str, offset: int, length: int, left: int, most: int) -> CodecError:
+def bad_length(message: str, field: str, offset: int, length: int, left: int, most: int) -> CodecError:
     if length > most:
         reason = f"length {length} exceeds the maximum of {most}"
     else:
@@ -89,7 +89,7 @@ def member(enum: type[IntEnum], value: object) -> IntEnum:
     return enum(value)
 
 
-def truth(value: object) -> bool:
+def boolean(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(value)
     return value

@@ -1,4 +1,6 @@
-"""One owner a stream, whoever it is: a stand-alone producer or the SHM driver.
+"""Epochs only grow: across restarts, wiped directories and clocks that were set back.
+
+One owner a stream, whoever it is: a stand-alone producer or the SHM driver.
 
 Whoever has files of a stream holds the stream's lock, and takes epochs from the stream's mark. Both lie
 outside shared memory, in the same place for both kinds of owner: so the two exclude each other, and epochs
@@ -9,12 +11,38 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from .. import _native
 from ..errors import LockHeld, StreamBusy
 from ..state_dir import state_dir
-from .epoch import EpochMark
+
+
+class EpochMark:
+    """The highest epoch given out so far, in a small file that is replaced atomically."""
+
+    def __init__(self, path: Path, *, wall_clock_ns: Callable[[], int] = time.time_ns) -> None:
+        self._path = path
+        self._wall_clock_ns = wall_clock_ns
+
+    def last(self) -> int:
+        with suppress(FileNotFoundError, ValueError):
+            return int(self._path.read_text("ascii"))
+        return 0
+
+    def next(self) -> int:
+        """A new epoch, on disk before it is returned."""
+        epoch = max(self.last() + 1, self._wall_clock_ns())
+        fresh = self._path.with_suffix(f".{os.getpid()}")
+        with open(fresh, "w", encoding="ascii") as file:
+            file.write(str(epoch))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, self._path)
+        return epoch
 
 
 def base_digest(base: Path) -> str:

@@ -1,9 +1,13 @@
-"""The files of an epoch, and what dead owners left behind."""
+"""The files of an epoch, and what dead owners left behind.
+
+Which filesystem a path is on.
+"""
 
 from __future__ import annotations
 
 import os
 import pwd
+import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -110,3 +114,42 @@ def is_alive(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
         return not state or state[0] not in ("Z", "X")
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of the kernel's table of mounts."""
+
+    point: Path
+    kind: str
+    options: frozenset[str]
+
+
+def mounts(table: str = "/proc/self/mounts") -> list[Mount]:
+    """All mounts; later ones lie over earlier ones."""
+    try:
+        lines = Path(table).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        _, point, kind, options, *_ = [*line.split(), "", "", "", ""]
+        # Spaces and the like are written as \040.
+        plain = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point)
+        found.append(Mount(Path(plain), kind, frozenset(options.split(","))))
+    return found
+
+
+def mount_of(path: Path, known: list[Mount] | None = None) -> Mount | None:
+    """The mount that `path`, or the nearest directory above it that exists, is on."""
+    real = Path(os.path.realpath(path))
+    best = None
+    for one in mounts() if known is None else known:
+        if real.is_relative_to(one.point) and (best is None or len(one.point.parts) >= len(best.point.parts)):
+            best = one
+    return best
+
+
+def is_hugetlbfs(path: Path) -> bool:
+    found = mount_of(path)
+    return found is not None and found.kind == "hugetlbfs"
