@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorpool.runtime.aeron_counters import read_aeron_counters
+from tensorpool.runtime.counters import read_aeron_counters
 from tests.e2e.pages import looks_like
 
 ROOT = Path(__file__).parents[2]

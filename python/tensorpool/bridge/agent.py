@@ -9,8 +9,8 @@ from typing import Any
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context.context import Context
 from ..errors import ClosedError, ConfigError, RoleFailed
-from ..runtime.aeron_counters import AeronExposure
 from ..runtime.config import Secret
+from ..runtime.counters import CounterPublisher
 from ..service import ServiceAgent
 from .checks import neighbour_faults
 from .config import BridgeSettings
@@ -65,7 +65,7 @@ class BridgeAgent:
             clock=self._clock,
         )
         self._stack.callback(self._service.on_close)
-        self._shown = AeronExposure(self._ctx._conductor, self.counters, clock=self._clock)
+        self._shown = CounterPublisher(self._ctx._conductor, self.counters, clock=self._clock)
         self._stack.callback(self._shown.on_close)
         self._bind()
         _LOG.info("bridge %s: %s", self.settings.instance_id, "; ".join(str(route) for route in routes))

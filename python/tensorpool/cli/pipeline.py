@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..runtime.signals import Signals
+from ..runtime.process import Signals
 from .groups import Noun
 from .pipeline_declarative import write_project
 from .pipeline_report import report

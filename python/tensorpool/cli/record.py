@@ -19,9 +19,8 @@ from ..driver import DriverSettings
 from ..recorder.config import RecorderSettings
 from ..runtime.config import Config, role_options
 from ..runtime.logs import Logging
-from ..runtime.ready import Readiness
-from ..runtime.settings import LogSettings, RuntimeSettings
-from ..runtime.signals import Signals
+from ..runtime.process import Readiness, Signals
+from ..runtime.role import LogSettings, RuntimeSettings
 from ..service.config import ServiceSettings
 from .screen import format_bytes, format_duration
 

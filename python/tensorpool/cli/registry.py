@@ -14,8 +14,7 @@ from ..driver import DriverSettings
 from ..errors import NoSuchService
 from ..registry import RegistryAgent, RegistrySettings
 from ..runtime.config import Config, role_options
-from ..runtime.role import run_role
-from ..runtime.settings import RuntimeSettings
+from ..runtime.role import RuntimeSettings, run_role
 from ..service.config import ServiceSettings
 from .connection import Connection, connection_options
 from .groups import RunByDefault

@@ -16,8 +16,7 @@ from ..errors import NoSuchService
 from ..ledger import LedgerAudit
 from ..metrics import Metrics, MetricsSettings
 from ..runtime.config import Config, role_options
-from ..runtime.role import run_role
-from ..runtime.settings import RuntimeSettings
+from ..runtime.role import RuntimeSettings, run_role
 from ..service import ServiceClient
 from ..service.config import ServiceSettings
 from ..supervisor.agent import SupervisorAgent

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from ..runtime.aeron_counters import AeronExposure
 from ..runtime.agent import CompositeAgent
 from ..runtime.config import Config, Secret
+from ..runtime.counters import CounterPublisher
 from ..runtime.logs import Logging
-from ..runtime.ready import Readiness
-from ..runtime.role import reload
+from ..runtime.process import Readiness
+from ..runtime.role import LogSettings, RuntimeSettings, reload
 from ..runtime.runner import Runner
-from ..runtime.settings import LogSettings, RuntimeSettings
 from ..service import Event as ServiceEvent
 from ..service import RunningService, Service, ServiceAgent, ServiceClient, find_services, watch_all
 from ..service.client import DEFAULT_TIMEOUT_S
@@ -65,7 +64,7 @@ class WithServices(ContextPart):
         who = service.instance or runtime.instance
         with Logging(service.name, who, form=log.format, level=log.level, repeats=log.repeats) as logs:
             agent = self._agent(service)
-            shown = AeronExposure(self._conductor, agent.counters)
+            shown = CounterPublisher(self._conductor, agent.counters)
             both = CompositeAgent(agent, shown, name=agent.name)
             Runner(
                 both,

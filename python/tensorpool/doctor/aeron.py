@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from ..errors import MediaDriverError
-from ..runtime.aeron_counters import AeronReading, read_aeron_counters
+from ..runtime.counters import AeronCounterValue, read_aeron_counters
 from ..shm.epoch_files import is_alive
 from ..shm.inspect import user_of
 from ..transport import embed_lock_path
@@ -53,7 +53,7 @@ def look_at_media_driver(aeron_dir: str) -> MediaDriverFacts:
     alive = mark.heartbeat_ms > 0 and mark.age_s(time.time_ns()) < _SILENT_S and is_alive(mark.pid)
     if not alive:
         return MediaDriverFacts(aeron_dir, mark, is_stopped=mark.heartbeat_ms > 0 and mark.is_in_use())
-    readings: list[AeronReading] = []
+    readings: list[AeronCounterValue] = []
     with suppress(MediaDriverError):
         readings = read_aeron_counters(aeron_dir)
     errors = next((one for one in readings if one.label.startswith(_ERRORS_LABEL)), None)

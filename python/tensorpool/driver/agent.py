@@ -18,9 +18,9 @@ from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..discovery.config import DiscoverySettings
 from ..errors import ClosedError, RegionRejected
-from ..runtime.aeron_counters import GAUGE_TYPE_ID, AeronExposure
 from ..runtime.agent import AgentFinished
 from ..runtime.config import Secret
+from ..runtime.counters import GAUGE_TYPE_ID, CounterPublisher
 from ..sbe.driver import ShutdownReason
 from ..sbe.message import Message
 from ..service import ServiceAgent
@@ -324,7 +324,7 @@ class _Running:
             service = DriverService(agent, instance=settings.instance_id or None, token=agent.service_token)
             self.service = ServiceAgent(service, conductor, agent.service_streams, clock=agent.clock)
             stack.callback(self.service.on_close)
-            self.exposure = AeronExposure(conductor, agent.counters, clock=agent.clock)
+            self.exposure = CounterPublisher(conductor, agent.counters, clock=agent.clock)
             stack.callback(self.exposure.close)
             label = presence_label(agent.place, control)
             presence = _native.AeronCounter(conductor, label, GAUGE_TYPE_ID, os.getpid())

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 from ..errors import DriverAlreadyRunning, MediaDriverError
-from ..runtime.aeron_counters import read_aeron_counters
+from ..runtime.counters import read_aeron_counters
 from ..shm.epoch_files import is_alive
 from .lock import Holder
 

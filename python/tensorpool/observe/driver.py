@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ..context import Context
 from ..errors import CommandFailed, MediaDriverError, ServiceError
-from ..runtime.aeron_counters import read_aeron_counters
+from ..runtime.counters import read_aeron_counters
 from ..service import ServiceClient
 
 DRIVER_LABEL: Final = "tensorpool-driver"

@@ -13,7 +13,7 @@ from ..context import Context
 from ..errors import ClosedError, ForkedError
 from ..recording import RecordingLedger, Recovered
 from ..runtime.idle import IdleStrategy
-from ..runtime.ready import Readiness
+from ..runtime.process import Readiness
 from ..runtime.runner import Runner
 from .agent import RecorderAgent
 from .config import RecorderSettings

@@ -23,8 +23,8 @@ from ..discovery import (
 )
 from ..discovery.endpoints import is_ipc
 from ..errors import ClosedError, RoleFailed
-from ..runtime.aeron_counters import AeronExposure
 from ..runtime.config import Config, Secret
+from ..runtime.counters import CounterPublisher
 from ..service import ServiceAgent
 from ..transport.channels import ServiceStreams
 from .config import DriverSource, RegistrySettings
@@ -135,7 +135,7 @@ class _Running:
             service = RegistryService(agent, instance=agent.instance or None, token=agent.service_token)
             self._service = ServiceAgent(service, agent.conductor, agent.service_streams, clock=agent.clock)
             stack.callback(self._service.on_close)
-            self._exposure = AeronExposure(agent.conductor, agent.counters, clock=agent.clock)
+            self._exposure = CounterPublisher(agent.conductor, agent.counters, clock=agent.clock)
             stack.callback(self._exposure.close)
             stack.callback(self._close_ears)
             self._stack = stack.pop_all()

@@ -1,19 +1,29 @@
 """What a role stands on: agents and their runner, logs, readiness, counters, configuration."""
 
-from .aeron_counters import AeronExposure, AeronReading, read_aeron_counters
 from .agent import Agent, AgentFinished, CompositeAgent
-from .counters import Counter, CounterFamily, CounterSet, Gauge, Reading, counter, counters_by, gauge
+from .counters import (
+    AeronCounterValue,
+    Counter,
+    CounterFamily,
+    CounterPublisher,
+    CounterSet,
+    CounterValue,
+    Gauge,
+    counter,
+    counters_by,
+    gauge,
+    read_aeron_counters,
+)
 from .idle import IDLE_NAMES, IdleName, IdleStrategy, idle_strategy
 from .logs import Logging, RateLimiter
-from .ready import Readiness
-from .role import run_role
+from .process import Readiness
+from .role import LogSettings, RuntimeSettings, run_role
 from .runner import Runner, RunnerCounters
-from .settings import LogSettings, RuntimeSettings
 
 __all__ = [
     "IDLE_NAMES",
-    "AeronExposure",
-    "AeronReading",
+    "CounterPublisher",
+    "AeronCounterValue",
     "Agent",
     "AgentFinished",
     "CompositeAgent",
@@ -27,7 +37,7 @@ __all__ = [
     "Logging",
     "RateLimiter",
     "Readiness",
-    "Reading",
+    "CounterValue",
     "Runner",
     "RunnerCounters",
     "RuntimeSettings",

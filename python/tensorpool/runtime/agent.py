@@ -30,7 +30,7 @@ class AgentFinished(Exception):
     """Raised by `do_work` when there is nothing left to do, ever. An orderly end, not an error."""
 
 
-def name_of(agent: Agent) -> str:
+def agent_name(agent: Agent) -> str:
     return str(getattr(agent, "name", None) or type(agent).__name__)
 
 
@@ -64,7 +64,7 @@ class CompositeAgent:
     def __init__(self, *agents: Agent, name: str | None = None) -> None:
         self._waiting = list(agents)
         self._running: list[Agent] = []
-        self.name = name or "+".join(name_of(agent) for agent in agents)
+        self.name = name or "+".join(agent_name(agent) for agent in agents)
 
     @property
     def agents(self) -> tuple[Agent, ...]:

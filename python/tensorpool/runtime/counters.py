@@ -11,14 +11,21 @@ counters.dropped["late"].add(3)
 counters.snapshot()      # {"frames": 1, "backlog": 0, "dropped": {"late": 3, "no_room": 0}}
 
 Any thread may count, and any thread may read.
+
+The few counters of a role that stand among the media driver's, for AeronStat and for our own tools.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal, cast
+from typing import Any, ClassVar, Final, Literal, NamedTuple, cast
+
+from .. import _native
+from ..clock import SYSTEM_CLOCK, Clock
+from ..errors import ForkedError
 
 Kind = Literal["counter", "gauge"]
 Number = int | float
@@ -41,7 +48,7 @@ class Declaration:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CounterValue:
     """One number at one moment, as an exporter wants it."""
 
     name: str
@@ -166,15 +173,15 @@ class CounterSet:
         for declared in self.declarations.values():
             setattr(self, declared.name, _made(declared))
 
-    def __iter__(self) -> Iterator[Reading]:
+    def __iter__(self) -> Iterator[CounterValue]:
         for declared in self.declarations.values():
             rest = (declared.kind, declared.unit, declared.doc)
             made = getattr(self, declared.name)
             if declared.label is None:
-                yield Reading(declared.name, *rest, made.value)
+                yield CounterValue(declared.name, *rest, made.value)
                 continue
             for label_value, one in made.items():
-                yield Reading(declared.name, *rest, one.value, {declared.label: label_value})
+                yield CounterValue(declared.name, *rest, one.value, {declared.label: label_value})
 
     def snapshot(self) -> dict[str, Number | dict[str, Number]]:
         """All values by name; those of a family by the label's value."""
@@ -198,3 +205,91 @@ def _made(declared: Declaration) -> Counter | CounterFamily:
     if declared.label is not None:
         return CounterFamily(declared.values)
     return Gauge() if declared.kind == "gauge" else Counter()
+
+
+# Aeron leaves type ids from 1000 on to applications.
+COUNTER_TYPE_ID: Final = 9001
+GAUGE_TYPE_ID: Final = 9002
+_PERIOD_NS: Final = 100_000_000
+_INT64 = 1 << 63
+
+
+class AeronCounterValue(NamedTuple):
+    """One of the media driver's counters, ours or not."""
+
+    counter_id: int
+    type_id: int
+    value: int
+    label: str
+    key: bytes
+
+    @property
+    def is_tensorpool(self) -> bool:
+        return self.type_id in (COUNTER_TYPE_ID, GAUGE_TYPE_ID)
+
+
+def read_aeron_counters(aeron_dir: str) -> list[AeronCounterValue]:
+    """All counters of the media driver in `aeron_dir`, without being its client.
+
+    Raises MediaDriverError where there are none to read.
+    """
+    return [AeronCounterValue(*row) for row in _native.read_counters(aeron_dir)]
+
+
+class CounterPublisher:
+    """Shows the counters that were declared with `aeron=True`, six at most. An agent: its turns carry the
+    values over, ten times a second. A media driver that dies is survived."""
+
+    name = "aeron-counters"
+
+    def __init__(self, conductor: _native.Conductor, *sets: CounterSet, clock: Clock = SYSTEM_CLOCK) -> None:
+        chosen = [
+            (one, name) for one in sets for name, declared in one.declarations.items() if declared.aeron
+        ]
+        if len(chosen) > MAX_AERON_COUNTERS:
+            raise ValueError(f"{len(chosen)} Aeron counters are too many; {MAX_AERON_COUNTERS} at most")
+        self._clock = clock
+        self._next_ns = 0
+        self._shown = [
+            (
+                counters,
+                name,
+                _native.AeronCounter(conductor, label_of(counters, name), _type_id(counters, name)),
+            )
+            for counters, name in chosen
+        ]
+
+    def do_work(self) -> int:
+        now = self._clock.monotonic_ns()
+        if now < self._next_ns:
+            return 0
+        self._next_ns = now + _PERIOD_NS
+        self.update()
+        return 0
+
+    def update(self) -> None:
+        """Carries the values over now."""
+        for counters, name, shown in self._shown:
+            shown.set(max(-_INT64, min(_INT64 - 1, int(counters.value_of(name)))))
+
+    @property
+    def counter_ids(self) -> dict[str, int | None]:
+        """Where each stands, by its label; None while the media driver has not answered."""
+        return {shown.label: shown.counter_id for _, _, shown in self._shown}
+
+    def on_close(self) -> None:
+        for _, _, shown in self._shown:
+            with suppress(ForkedError):
+                shown.close()
+
+    close = on_close
+
+
+def _type_id(counters: CounterSet, name: str) -> int:
+    return GAUGE_TYPE_ID if counters.declarations[name].kind == "gauge" else COUNTER_TYPE_ID
+
+
+def label_of(counters: CounterSet, name: str) -> str:
+    """`tensorpool: recorder/lab frames (frames)`."""
+    who = f"{counters.name}/{counters.instance}" if counters.instance else counters.name
+    return f"tensorpool: {who} {name} ({counters.declarations[name].unit})"

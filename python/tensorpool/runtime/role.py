@@ -1,20 +1,65 @@
-"""A role as a process: logs, readiness, signals and reloads around one agent."""
+"""A role as a process: logs, readiness, signals and reloads around one agent.
+
+What every role can be told about how it runs and how it speaks.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import InvalidConfig
 from . import agent as agents
 from .agent import Agent
-from .config import Config
-from .idle import idle_strategy
+from .config import Config, DurationNs, parse_duration, setting, settings
+from .idle import IdleName, idle_strategy
 from .logs import Logging
-from .ready import Readiness
+from .process import Readiness
 from .runner import Runner, RunnerCounters
-from .settings import LogSettings, RuntimeSettings
+
+
+@settings("runtime")
+class RuntimeSettings:
+    """How a role runs. The same for all roles."""
+
+    instance: str = setting("Tells this one from others of its role, in logs and counters.", default="")
+    idle: IdleName = setting(
+        "How it waits when there is nothing to do: shorter waits cost processor time.", default="backoff"
+    )
+    idle_period_ns: DurationNs = setting(
+        "The longest wait of `backoff`, and each wait of `sleep`.",
+        default=parse_duration("5ms"),
+        minimum=1_000,
+        maximum=parse_duration("1s"),
+    )
+    ready_file: Path | None = setting(
+        "Written when the role can be used, removed when it stops.", default=None, flag="--ready-file"
+    )
+    error_log_period_ns: DurationNs = setting(
+        "The same error is logged once in this time, with the number of those left out.",
+        default=parse_duration("5s"),
+    )
+
+
+@settings("log")
+class LogSettings:
+    """What is said on stderr."""
+
+    format: Literal["text", "json"] = setting(
+        "`text` for people, `json` for machines: one object a line.", default="text", flag="--log-format"
+    )
+    level: Literal["debug", "info", "warning", "error"] = setting(
+        "The least important thing to say.", default="info", flag="--log-level", live=True
+    )
+    repeats: int = setting(
+        "How many lines one statement may write in ten seconds; the rest is counted. 0: all.",
+        default=20,
+        minimum=0,
+    )
+
 
 _LOG = logging.getLogger(__name__)
 

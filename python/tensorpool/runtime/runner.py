@@ -25,12 +25,11 @@ from typing import Final, Self
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import RoleFailed
 from . import agent as agents
-from .agent import Agent, AgentFinished, name_of
+from .agent import Agent, AgentFinished, agent_name
 from .counters import CounterSet, counter, gauge
 from .idle import IdleStrategy, idle_strategy
 from .logs import RateLimiter
-from .ready import Readiness
-from .signals import Signals
+from .process import Readiness, Signals
 
 _LOG = logging.getLogger(__name__)
 _ERROR_LOG_PERIOD_NS: Final = 5_000_000_000
@@ -60,7 +59,7 @@ class Runner:
         error_log_period_ns: int = _ERROR_LOG_PERIOD_NS,
     ) -> None:
         self.agent = agent
-        self.name = name_of(agent)
+        self.name = agent_name(agent)
         self.counters = counters or RunnerCounters()
         self.error: BaseException | None = None
         self._idle = idle_strategy(idle, clock=clock) if isinstance(idle, str) else idle

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
 from ..errors import ConfigError
-from ..runtime.config.build import nearest
+from ..runtime.config.config import nearest
 from .options import Options
 
 # In the order of the recording's own columns. All may be null: gap rows have only a few.

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from ..errors import ConfigError
 from ..recording.dtypes import ITEM_BYTES, MAX_DIMS, NUMBERS, ORDER_NUMBERS
 from ..recording.layout import unsigned
-from ..runtime.config.build import nearest
+from ..runtime.config.config import nearest
 from .options import Options
 from .tensors.rows import check
 from .tensors.segments import Segments

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ..errors import ConfigError
-from ..runtime.config.build import nearest
+from ..runtime.config.config import nearest
 from .option_table import READ, STREAM, STREAM_WRITE, TABLE, WRITE
 
 __all__ = ["READ", "STREAM", "STREAM_WRITE", "TABLE", "WRITE", "Options", "is_for"]

@@ -17,9 +17,8 @@ from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
 from ..errors import RoleFailed
-from ..runtime.aeron_counters import AeronExposure
 from ..runtime.config import Config, Secret
-from ..runtime.counters import CounterSet, counter, counters_by, gauge
+from ..runtime.counters import CounterPublisher, CounterSet, counter, counters_by, gauge
 from ..sbe.message import Message
 from ..service import Event, ServiceAgent
 from ..shm.epoch_files import user_name
@@ -108,7 +107,7 @@ class SupervisorAgent:
             self._service = SupervisorService(self, instance=self._instance or None, token=self._token)
             self._service_agent = ServiceAgent(self._service, conductor, services, clock=self._clock)
             stack.callback(self._service_agent.on_close)
-            exposure = AeronExposure(conductor, self.counters, clock=self._clock)
+            exposure = CounterPublisher(conductor, self.counters, clock=self._clock)
             stack.callback(exposure.close)
             self._exposure = exposure
             self._stack = stack.pop_all()

@@ -11,8 +11,8 @@ import tensorpool as tp
 from tensorpool import _native
 from tensorpool.clock import ManualClock
 from tensorpool.errors import ForkedError, MediaDriverError
-from tensorpool.runtime import AeronExposure, CounterSet, counter, counters_by, gauge, read_aeron_counters
-from tensorpool.runtime.aeron_counters import COUNTER_TYPE_ID, GAUGE_TYPE_ID
+from tensorpool.runtime import CounterPublisher, CounterSet, counter, counters_by, gauge, read_aeron_counters
+from tensorpool.runtime.counters import COUNTER_TYPE_ID, GAUGE_TYPE_ID
 from tensorpool.transport import embed_lock_path
 
 LABEL = "tensorpool: sample/lab frames (frames)"
@@ -59,7 +59,7 @@ def ours(aeron_dir) -> dict[str, tuple[int, int]]:
 def test_the_chosen_counters_are_read_back_from_the_media_driver(aeron_dir, wait_until):
     counters = SampleCounters(instance="lab")
     with tp.MediaDriver(str(aeron_dir)), conductor_at(aeron_dir) as conductor:
-        exposure = AeronExposure(conductor, counters)
+        exposure = CounterPublisher(conductor, counters)
         counters.frames.add(41)
         counters.frames.add()
         counters.backlog.set(-7)
@@ -84,7 +84,7 @@ def test_values_are_carried_over_ten_times_a_second(aeron_dir, wait_until):
     clock = ManualClock()
     counters = SampleCounters(instance="lab")
     with tp.MediaDriver(str(aeron_dir)), conductor_at(aeron_dir) as conductor:
-        exposure = AeronExposure(conductor, counters, clock=clock)
+        exposure = CounterPublisher(conductor, counters, clock=clock)
         counters.frames.add(1)
         exposure.do_work()
         counters.frames.add(1)
@@ -162,7 +162,7 @@ def test_more_than_six_in_all_are_refused(aeron_dir):
     with tp.MediaDriver(str(aeron_dir)), conductor_at(aeron_dir) as conductor:
         sets = [SampleCounters(instance=name) for name in "abc"]
         with pytest.raises(ValueError, match="9 Aeron counters are too many; 6 at most"):
-            AeronExposure(conductor, *sets)
+            CounterPublisher(conductor, *sets)
 
 
 def test_a_forked_child_is_refused_and_disturbs_nothing(aeron_dir, wait_until, tmp_path):

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from tensorpool.runtime import CounterSet, Reading, counter, counters_by, gauge
-from tensorpool.runtime.aeron_counters import label_of
+from tensorpool.runtime import CounterSet, CounterValue, counter, counters_by, gauge
+from tensorpool.runtime.counters import label_of
 
 
 class RecorderCounters(CounterSet, name="recorder"):
@@ -34,10 +34,10 @@ def test_an_exporter_gets_kind_unit_doc_and_labels():
     counters = RecorderCounters()
     counters.dropped["no_room"].add(2)
     assert list(counters) == [
-        Reading("frames", "counter", "frames", "Frames written.", 0),
-        Reading("backlog", "gauge", "bytes", "Bytes that wait.", 0),
-        Reading("dropped", "counter", "frames", "Frames lost.", 0, {"reason": "late"}),
-        Reading("dropped", "counter", "frames", "Frames lost.", 2, {"reason": "no_room"}),
+        CounterValue("frames", "counter", "frames", "Frames written.", 0),
+        CounterValue("backlog", "gauge", "bytes", "Bytes that wait.", 0),
+        CounterValue("dropped", "counter", "frames", "Frames lost.", 0, {"reason": "late"}),
+        CounterValue("dropped", "counter", "frames", "Frames lost.", 2, {"reason": "no_room"}),
     ]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...errors import ConfigError
-from ...runtime.config.toml_text import literal
+from ...runtime.config.toml import literal
 from ..definition import PipelineSettings
 from ..marker import as_tables
 

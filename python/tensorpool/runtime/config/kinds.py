@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from ...errors import ConfigError
-from . import toml_text
+from . import toml
 from .units import IdRange, Secret, format_duration, format_size, parse_duration, parse_size
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
@@ -37,7 +37,7 @@ class Kind:
     is_list: bool = False
 
     def literal(self, value: object) -> str:
-        return toml_text.literal(self.write(value))
+        return toml.literal(self.write(value))
 
 
 def kind_of(hint: Any) -> Kind:

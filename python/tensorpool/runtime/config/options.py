@@ -19,7 +19,7 @@ import click
 from .config import Config
 from .sources import Origin, Override
 from .spec import FieldSpec, TableSpec, role_of, spec_of
-from .toml_text import Path as KeyPath
+from .toml import Path as KeyPath
 
 FILE_VARIABLE = "TENSORPOOL_CONFIG"
 _Command = Callable[..., Any]
@@ -32,7 +32,7 @@ def role_options(*classes: type[Any], also: Callable[[Config], None] = lambda _:
     The command gets `config` with the settings of `classes`, `[runtime]` and `[log]`. `also` raises
     ConfigError for tables that do not fit together.
     """
-    from ..settings import LogSettings, RuntimeSettings
+    from ..role import LogSettings, RuntimeSettings
 
     everything = (*classes, RuntimeSettings, LogSettings)
     flags = [(path, one) for cls in everything for path, one in _flagged(spec_of(cls), (role_of(cls),))]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .sources import dotted, variable
 from .spec import ROLES, FieldSpec, TableSpec, spec_of
-from .toml_text import Path as KeyPath
+from .toml import Path as KeyPath
 
 _OPENING = """\
 # Configuration
@@ -53,7 +53,7 @@ array of tables as in TOML (`[{stream_id = 1}]`); text needs no quotes.
 def import_roles() -> None:
     """Imports `config.py` of every role of the package, wherever it is: that registers its settings."""
     root = Path(__file__).parents[2]
-    importlib.import_module("tensorpool.runtime.settings")
+    importlib.import_module("tensorpool.runtime.role")
     for found in pkgutil.iter_modules([str(root)]):
         name = f"tensorpool.{found.name}"
         if found.ispkg and (root / found.name / "config.py").is_file() and find_spec(f"{name}.config"):
