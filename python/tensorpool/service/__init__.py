@@ -8,9 +8,8 @@ from ..transport.channels import ServiceStreams
 from .agent import RunningService, ServiceAgent
 from .client import AsyncServiceClient, ServiceClient, find_services, watch_all
 from .declarations import Command, Property, command
-from .events import ALL_SERVICES, Event, service_tag
+from .events import ALL_SERVICES, Bits, Event, FrameRef, Value, service_tag
 from .service import Service
-from .values import Bits, FrameRef, Value
 
 __all__ = [
     "ALL_SERVICES",

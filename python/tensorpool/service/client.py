@@ -15,8 +15,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ClosedError, CodecError, CommandFailed, NoSuchService, RequestRejected, ServiceTimeout
 from ..runtime.config import Secret
 from ..transport.channels import ServiceStreams
-from .events import ALL_SERVICES, ERROR, FAILED, LOST, RESULT, Event, service_tag
-from .values import Value
+from .events import ALL_SERVICES, ERROR, FAILED, LOST, RESULT, Event, Value, service_tag
 
 DEFAULT_TIMEOUT_S = 5.0
 _PING_TIMEOUT_S = 1.0

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import RequestRejected
-from .values import Value, encode_value
+from .events import Value, encode_value
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

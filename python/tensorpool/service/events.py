@@ -1,13 +1,157 @@
-"""Events: what travels on the control and status streams, in Python's words."""
+"""Events: what travels on the control and status streams, in Python's words.
+
+Values of events: every format of the wire to and from Python and numpy (service §5.1).
+
+A number travels as one element, a one-dimensional array as its elements; what comes back with exactly one
+element is a number again. Shapes are not carried: a tensor is sent as a frame, and named by a `FrameRef`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import CodecError, ConfigError
-from ..sbe.service import EventMessage
-from .values import Value, decode_value, encode_value
+from ..sbe.service import EventMessage, Format
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRef:
+    """Names one frame instead of carrying it."""
+
+    stream_id: int
+    epoch: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """Packed bits, handed on as they are."""
+
+    packed: bytes
+
+
+Value: TypeAlias = bool | int | float | str | bytes | Bits | FrameRef | npt.NDArray[Any] | None
+
+_DTYPES: dict[Format, np.dtype[Any]] = {
+    Format.UINT8: np.dtype("<u1"),
+    Format.INT8: np.dtype("<i1"),
+    Format.UINT16: np.dtype("<u2"),
+    Format.INT16: np.dtype("<i2"),
+    Format.UINT32: np.dtype("<u4"),
+    Format.INT32: np.dtype("<i4"),
+    Format.UINT64: np.dtype("<u8"),
+    Format.INT64: np.dtype("<i8"),
+    Format.FLOAT32: np.dtype("<f4"),
+    Format.FLOAT64: np.dtype("<f8"),
+    Format.BOOLEAN: np.dtype("?"),
+}
+_FORMATS = {dtype: form for form, dtype in _DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The part of an `EventMessage` that a value fills."""
+
+    format: Format
+    value: bytes = b""
+    ref: FrameRef | None = None
+
+
+def encode_value(value: Value | np.generic) -> Encoded:
+    """How a Python or numpy value travels. Raises CodecError for what has no format."""
+    match value:
+        case None:
+            return Encoded(Format.NOTHING)
+        case np.generic():
+            return _encode_array(np.asarray(value))
+        case np.ndarray():
+            return _encode_array(value)
+        case bool():
+            return Encoded(Format.BOOLEAN, bytes([value]))
+        case int():
+            return _encode_int(value)
+        case float():
+            return _encode_array(np.asarray(value, "<f8"))
+        case str():
+            return Encoded(Format.STRING, _utf8(value))
+        case bytes():
+            return Encoded(Format.BYTES, value)
+        case Bits():
+            return Encoded(Format.BIT, value.packed)
+        case FrameRef():
+            return Encoded(Format.REF, ref=value)
+    raise _unsupported(f"a {type(value).__name__} has no format; send JSON text, or bytes")
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise _unsupported(f"text that is not UTF-8: {error}") from None
+
+
+def _encode_int(value: int) -> Encoded:
+    for form in (Format.INT64, Format.UINT64):
+        limits = np.iinfo(_DTYPES[form])
+        if limits.min <= value <= limits.max:
+            return Encoded(form, np.asarray(value, _DTYPES[form]).tobytes())
+    raise _unsupported(f"{value} does not fit 64 bits")
+
+
+def _encode_array(array: npt.NDArray[Any]) -> Encoded:
+    form = _FORMATS.get(array.dtype.newbyteorder("<"))
+    if form is None:
+        raise _unsupported(f"arrays of {array.dtype} have no format; convert with astype()")
+    if array.ndim > 1:
+        raise _unsupported(
+            f"an array of {array.ndim} dimensions; send array.ravel(), or a frame and its FrameRef"
+        )
+    return Encoded(form, array.astype(_DTYPES[form], copy=False).tobytes())
+
+
+def _unsupported(reason: str) -> CodecError:
+    return CodecError(reason, message_name="EventMessage", field="value")
+
+
+def decode_value(event: EventMessage) -> Value:
+    """The value of an event. Raises CodecError where format and bytes contradict each other."""
+    form, raw = event.format, event.value
+    if form is Format.NOTHING:
+        return None
+    if form is Format.REF:
+        return _decode_ref(event)
+    if form is Format.STRING:
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise _unsupported(f"text that is not UTF-8: {error}") from None
+    if form is Format.BYTES:
+        return raw
+    if form is Format.BIT:
+        return Bits(raw)
+    dtype = _DTYPES[form]
+    if len(raw) % dtype.itemsize:
+        raise _unsupported(f"{len(raw)} bytes are no whole number of {form.name}")
+    array = np.frombuffer(raw, dtype)
+    if array.size != 1:
+        return array
+    element: bool | int | float = array[0].item()
+    return element
+
+
+def _decode_ref(event: EventMessage) -> FrameRef:
+    # The frame is named by the fields alone; a value beside them would be a second, rival name.
+    if event.ref_stream_id is None or event.ref_epoch is None or event.ref_seq is None:
+        raise _unsupported("a REF that names no frame")
+    if event.value:
+        raise _unsupported("a REF with a value beside it")
+    return FrameRef(event.ref_stream_id, event.ref_epoch, event.ref_seq)
+
 
 ALL_SERVICES = "services"
 """A tag that every service listens to; only questions that change nothing are answered on it."""

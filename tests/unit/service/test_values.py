@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tensorpool.errors import CodecError
 from tensorpool.sbe.service import EventMessage, Format
 from tensorpool.service import Bits, Event, FrameRef
-from tensorpool.service.values import decode_value, encode_value
+from tensorpool.service.events import decode_value, encode_value
 
 NUMPY = {
     Format.UINT8: "u1",
