@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from tensorpool import Outcome
-from tensorpool.client import leased
+from tensorpool.client import lease
 from tensorpool.context.context import Event
 from tensorpool.context.host import Mode
 
@@ -43,4 +43,4 @@ def test_every_outcome_is_there() -> None:
 
 
 def test_every_code_is_there() -> None:
-    assert first_column("Refusals: `AttachError`") == {*leased._REMEDIES, "NO_ANSWER"}
+    assert first_column("Refusals: `AttachError`") == {*lease._REMEDIES, "NO_ANSWER"}

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tensorpool import recording
-from tensorpool.client.description import Description
+from tensorpool.client.metadata import SourceDescription
 from tests.e2e.pages import ROOT, blocks, looks_like, steps, substituted
 from tests.integration.replayer.conftest import MS, START_NS
 from tests.integration.replayer.test_descriptions import describe
@@ -122,7 +122,7 @@ def play_back(place: Path, environment: dict[str, str]) -> None:
 
 def make(root: Path) -> None:
     """What the page's camera would have left: 200 frames of two seconds."""
-    said = Description(name="camera-1", metadata={"serial": "A1", "exposure_ms": 4.0})
+    said = SourceDescription(name="camera-1", metadata={"serial": "A1", "exposure_ms": 4.0})
     said.bump(1)
     with recording.RecordingWriter(root, background=False) as writer:
         describe(writer, 20000, 7, said)

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from .. import context
-from ..client import Reports
+from ..client import ReportOptions
 from ..context.config import AeronSettings
 from ..context.opening import load_config
 from ..errors import MediaDriverError, MediaDriverUnavailable
@@ -66,7 +66,7 @@ class Connection:
         except MediaDriverUnavailable as error:
             raise _unavailable(error.aeron_dir) from None
         # Who only looks is not looked at.
-        ctx._reports = Reports(latency=False, counters=False, accounts=False)
+        ctx._reports = ReportOptions(latency=False, counters=False, accounts=False)
         with ctx:
             yield ctx
 

@@ -8,7 +8,7 @@ import time
 
 import click
 
-from ..client import Consumer, Latency, Spread
+from ..client import Consumer, Latency, LatencySummary
 from ..context import Context
 from ..errors import ReceiveTimeout
 from ..observe import Gauge, Intervals, Rate
@@ -115,7 +115,7 @@ def _print(meter: _Meter, as_json: bool) -> None:
 
 def _latency_words(latency: Latency) -> str:
     # Before the first interval is over, all that there is.
-    spread: Spread = latency.last if latency.last.count else latency.life
+    spread: LatencySummary = latency.last if latency.last.count else latency.life
     if not spread.count:
         return ""
     return f"  latency p50 {format_duration(spread.p50_ns / 1e9)} p99 {format_duration(spread.p99_ns / 1e9)}"

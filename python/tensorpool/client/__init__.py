@@ -2,34 +2,30 @@
 
 from ..attributes.metadata import Metadata
 from .consumer import Consumer
-from .describing import MetadataTerms
-from .description import Description
-from .latency import Latency, Spread
-from .leased import LeasedProducer, LeaseTerms, wait_attached
-from .ledger import ConsumerLedger, Outcome, ProducerLedger
-from .phase import Phase
+from .lease import LeasedProducer, LeaseOptions, wait_attached
+from .ledger import ConsumerLedger, Latency, LatencySummary, Outcome, Phase, ProducerLedger
+from .metadata import MetadataOptions, SourceDescription
+from .options import PerConsumerStreams, ReportOptions
+from .owned_regions import StandaloneProducer
 from .producer import Producer
-from .reporting import Reports
-from .standalone import StandaloneProducer
-from .traces import TracedLeasedProducer, TracedProducer, TracedStandaloneProducer, TraceIds, Tracer
-from .wishes import OwnStreams
+from .tracing import TracedLeasedProducer, TracedProducer, TracedStandaloneProducer, TraceIds, Tracer
 
 __all__ = [
     "Consumer",
     "ConsumerLedger",
-    "Description",
+    "SourceDescription",
     "Latency",
-    "LeaseTerms",
+    "LeaseOptions",
     "LeasedProducer",
     "Metadata",
-    "MetadataTerms",
+    "MetadataOptions",
     "Outcome",
-    "OwnStreams",
+    "PerConsumerStreams",
     "Phase",
     "Producer",
     "ProducerLedger",
-    "Reports",
-    "Spread",
+    "ReportOptions",
+    "LatencySummary",
     "StandaloneProducer",
     "TraceIds",
     "TracedLeasedProducer",

@@ -14,9 +14,7 @@ from typing import Any, Self
 from .. import _native
 from ..attributes.metadata import BLOBS_KEY
 from ..errors import ForkedError, ReceiveTimeout
-from .latency import Latency
-from .ledger import ConsumerLedger
-from .phase import Phase
+from .ledger import ConsumerLedger, Latency, Phase
 
 # How long one wait for an async reader lasts: the longest that closing may take.
 _ASYNC_SLICE_S = 0.1

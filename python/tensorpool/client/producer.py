@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Self
 
 from ..errors import ForkedError
-from .describing import DescribedProducer
 from .ledger import ProducerLedger
+from .metadata import DescribedProducer
 
 
 class Producer(DescribedProducer):

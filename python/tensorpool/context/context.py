@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from .. import _native
-from ..client import LeaseTerms, OwnStreams, Reports, TraceIds
+from ..client import LeaseOptions, PerConsumerStreams, ReportOptions, TraceIds
 from ..discovery import DiscoverySettings
 from ..driver import DriverAgent, DriverSettings, EmbeddedDriver, place_of
 from ..errors import ClosedError, ForkedError, MediaDriverUnavailable
@@ -66,10 +66,10 @@ class Context(WithProducers, WithConsumers, WithDiscovery, WithHistory):
         service_token: Secret | None,
         driver_settings: DriverSettings,
         discovery: DiscoverySettings,
-        terms: LeaseTerms,
+        terms: LeaseOptions,
         descriptor_term_bytes: int,
-        streams: OwnStreams,
-        reports: Reports,
+        streams: PerConsumerStreams,
+        reports: ReportOptions,
         connect_timeout: float,
         driver_timeout: float,
         announce_period: float,

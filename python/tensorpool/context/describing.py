@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _native
 from ..attributes.metadata import describe
-from ..client.describing import MetadataTerms
+from ..client.metadata import MetadataOptions
 from ..errors import ConfigError, MediaDriverUnavailable
 from ..transport import StreamIds
 
@@ -24,8 +24,8 @@ class WithMetadata:
     aeron_dir: str
     stream_ids: StreamIds
 
-    def _metadata_terms(self, stream_id: int | None) -> MetadataTerms:
-        return MetadataTerms(_CHANNEL, self._metadata_stream(stream_id), self._announce_period_ns)
+    def _metadata_terms(self, stream_id: int | None) -> MetadataOptions:
+        return MetadataOptions(_CHANNEL, self._metadata_stream(stream_id), self._announce_period_ns)
 
     def _metadata_ear(self, stream_id: int | None) -> _native.MetadataEar:
         """One for all consumers: it is there before they say hello, so it hears what they are answered."""

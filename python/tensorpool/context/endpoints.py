@@ -9,7 +9,7 @@ import weakref
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from ..client import Consumer, LeaseTerms, OwnStreams, Producer, Reports, wait_attached
+from ..client import Consumer, LeaseOptions, PerConsumerStreams, Producer, ReportOptions, wait_attached
 from ..errors import ConfigError, MediaDriverUnavailable, ServiceError
 from .describing import WithMetadata
 from .host import DriverHost, Mode
@@ -30,13 +30,13 @@ class WithEndpoints(WithServices, WithMetadata):
     """The part of a context that gives out producers and consumers."""
 
     mode: Mode
-    _terms: LeaseTerms
-    _streams: OwnStreams
+    _terms: LeaseOptions
+    _streams: PerConsumerStreams
     _endpoints: weakref.WeakSet[Producer | Consumer]
     _reported: weakref.WeakSet[Producer | Consumer]
     _host: DriverHost
     _knows_period: bool
-    _reports: Reports
+    _reports: ReportOptions
 
     def _descriptor_stream(self, given: int | None) -> int:
         stream = self.stream_ids.descriptor if given is None else given

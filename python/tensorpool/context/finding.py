@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _native
-from ..client import Consumer, LeaseTerms
-from ..client.leased import attach_error
+from ..client import Consumer, LeaseOptions
+from ..client.lease import attach_error
 from ..discovery import DiscoveryClient, DiscoverySettings, Filter, StreamFound, make_filter, routes
 from ..discovery.endpoints import is_ipc
 from ..driver import place_on
@@ -53,7 +53,7 @@ class WithDiscovery(ContextPart):
     _own_finder: DiscoveryClient | None
     _siblings: dict[int, Context]
     _sibling: Callable[..., Context]
-    _terms: LeaseTerms
+    _terms: LeaseOptions
     _announce_period_ns: int
     aeron_dir: str
     mode: Mode

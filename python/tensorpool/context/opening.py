@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
-from ..client import LeaseTerms, OwnStreams, Reports
+from ..client import LeaseOptions, PerConsumerStreams, ReportOptions
 from ..discovery import DiscoverySettings
 from ..driver import DriverSettings
 from ..errors import ConfigError
@@ -80,7 +80,7 @@ def open(
         service_token=service.token,
         driver_settings=loaded[DriverSettings],
         discovery=_or_defaults(loaded, DiscoverySettings),
-        terms=LeaseTerms(
+        terms=LeaseOptions(
             keepalive_ns=chosen.keepalive_ns,
             announce_period_ns=int(period * 1e9),
             attach_timeout_ns=chosen.attach_timeout_ns,
@@ -89,7 +89,7 @@ def open(
             control_stream_id=ids.control,
         ),
         descriptor_term_bytes=aeron.descriptor_term_bytes,
-        streams=OwnStreams(
+        streams=PerConsumerStreams(
             channels=chosen.own_channels,
             descriptor_ids=(chosen.own_descriptor_first, chosen.own_descriptor_last),
             control_ids=(chosen.own_control_first, chosen.own_control_last),
@@ -97,7 +97,7 @@ def open(
             progress_interval_ns=chosen.progress_interval_ns,
             progress_bytes=chosen.progress_step_bytes,
         ),
-        reports=Reports(
+        reports=ReportOptions(
             latency=chosen.tell_latency, counters=chosen.aeron_counters, accounts=chosen.tell_accounts
         ),
         connect_timeout=_seconds("connect_timeout", connect_timeout, aeron.connect_timeout_ns),

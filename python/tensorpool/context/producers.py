@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from .. import _native
 from ..client import (
-    Description,
     LeasedProducer,
     Producer,
+    SourceDescription,
     StandaloneProducer,
     TracedLeasedProducer,
     TracedProducer,
@@ -21,7 +21,7 @@ from ..client import (
     TraceIds,
     Tracer,
 )
-from ..client.leased import attach_error
+from ..client.lease import attach_error
 from ..driver import DEFAULT_NSLOTS
 from ..errors import CommandFailed, ConfigError, NoSuchService, RequestRejected, ServiceTimeout
 from ..shm import parse_pools
@@ -110,7 +110,7 @@ class WithProducers(WithEndpoints):
         checked_stream_id(stream_id)
         terms, first = self._metadata_terms(metadata_stream_id), None
         if name is not None or tags or metadata is not None or dtype is not None:
-            first = Description(name=name, tags=tags, metadata=metadata, dtype=dtype)
+            first = SourceDescription(name=name, tags=tags, metadata=metadata, dtype=dtype)
         if nslots is not None:
             _checked_nslots(nslots)
         common: dict[str, Any] = {

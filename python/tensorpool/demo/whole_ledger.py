@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from rich.table import Table
 
-from ..client import Reports
+from ..client import ReportOptions
 from ..context import Context
 from ..context import open as open_context
 from ..ledger import LiveLedger, Row, Verdict
@@ -47,7 +47,7 @@ class WholeLedger:
 def listening(aeron_dir: str) -> Iterator[WholeLedger]:
     """On the media driver of a demo, without taking part in it."""
     with open_context("standalone", aeron_dir=aeron_dir, media_driver="external") as ctx:
-        ctx._reports = Reports(latency=False, counters=False, accounts=False)
+        ctx._reports = ReportOptions(latency=False, counters=False, accounts=False)
         whole = WholeLedger(ctx)
         try:
             yield whole

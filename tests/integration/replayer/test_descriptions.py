@@ -9,7 +9,7 @@ import numpy as np
 
 import tensorpool as tp
 from tensorpool import recording, sbe
-from tensorpool.client.description import Description
+from tensorpool.client.metadata import SourceDescription
 from tests.unit.replayer.test_words import blob
 
 from .conftest import START_NS, Listen, until
@@ -17,7 +17,7 @@ from .conftest import START_NS, Listen, until
 RING: dict[str, Any] = {"nslots": 256, "wait": 60.0, "linger": 0.0}
 
 
-def describe(writer: recording.RecordingWriter, stream_id: int, epoch: int, said: Description) -> None:
+def describe(writer: recording.RecordingWriter, stream_id: int, epoch: int, said: SourceDescription) -> None:
     """What a recorder writes down of a source's words."""
     announce, meta = said.messages(stream_id)
     decoded = sbe.DataSourceAnnounce.decode(announce)
@@ -29,7 +29,7 @@ def describe(writer: recording.RecordingWriter, stream_id: int, epoch: int, said
 def test_each_frame_has_the_attributes_that_it_had(
     ctx: tp.Context, root: Path, listen: Listen, free_stream_id: int
 ) -> None:
-    said = Description(name="kamera-ö", summary="a camera", tags=["lab"], metadata={"exposure_ms": 1})
+    said = SourceDescription(name="kamera-ö", summary="a camera", tags=["lab"], metadata={"exposure_ms": 1})
     with recording.RecordingWriter(root, background=False) as writer:
         seq = 0
         for epoch in (1, 2):
@@ -43,7 +43,7 @@ def test_each_frame_has_the_attributes_that_it_had(
                     )  # fmt: skip
                     seq += 1
             # Another producer counts its versions from the beginning.
-            said = Description(name="kamera-ö", metadata={"exposure_ms": 0})
+            said = SourceDescription(name="kamera-ö", metadata={"exposure_ms": 0})
     listener = listen(free_stream_id)
     with ctx.replay(root, paused=True, **RING) as replay:
         for number in range(24):
@@ -62,7 +62,7 @@ def test_element_types_that_attributes_tell_of_come_as_what_they_are(
     ctx: tp.Context, root: Path, listen: Listen, free_stream_id: int
 ) -> None:
     values = np.array([0.5, 1.5, -2.0], np.float16)
-    said = Description(dtype="float16")
+    said = SourceDescription(dtype="float16")
     said.bump(1)
     with recording.RecordingWriter(root, background=False) as writer:
         describe(writer, free_stream_id, 1, said)
@@ -80,7 +80,7 @@ def test_blobs_and_lineage_come_along(
     ctx: tp.Context, root: Path, listen: Listen, free_stream_id: int
 ) -> None:
     content = bytes(range(200))
-    said = Description(name="camera", metadata={"a": 1})
+    said = SourceDescription(name="camera", metadata={"a": 1})
     said.change_blob(7, True, 1)
     parents = (sbe.TraceParent(trace_id=11), sbe.TraceParent(trace_id=12))
     links = sbe.TraceLinkSet(stream_id=free_stream_id, epoch=1, seq=1, trace_id=77, parents=parents)
@@ -125,7 +125,7 @@ def test_blobs_and_lineage_come_along(
 def test_nothing_is_said_if_that_was_asked_for(
     ctx: tp.Context, root: Path, listen: Listen, free_stream_id: int
 ) -> None:
-    said = Description(name="camera", metadata={"a": 1})
+    said = SourceDescription(name="camera", metadata={"a": 1})
     said.bump(1)
     with recording.RecordingWriter(root, background=False) as writer:
         describe(writer, free_stream_id, 1, said)

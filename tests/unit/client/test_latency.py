@@ -7,14 +7,16 @@ import json
 import pytest
 
 from tensorpool import _native
-from tensorpool.client import Latency, Reports, Spread
+from tensorpool.client import Latency, LatencySummary, ReportOptions
 
 FIGURES = {"since": "publish", "left_out": 3, "life": (100, 2_000, 40_000, 1_234_567), "last": (0, 0, 0, 0)}
 
 
 def test_figures_become_values() -> None:
     latency = Latency.of(FIGURES)
-    assert latency == Latency("publish", Spread(0, 0, 0, 0), Spread(100, 2_000, 40_000, 1_234_567), 3)
+    assert latency == Latency(
+        "publish", LatencySummary(0, 0, 0, 0), LatencySummary(100, 2_000, 40_000, 1_234_567), 3
+    )
     assert str(latency.life) == "p50 2.0 µs, p99 40.0 µs, max 1,234.6 µs of 100"
     assert str(latency.last) == "no frames"
 
@@ -31,5 +33,5 @@ def test_a_producer_has_no_latency_to_tell(latency: bool) -> None:
         """Neither a consumer nor anything else that would be asked."""
 
     endpoint: _native.Producer = Plain()  # type: ignore[assignment]
-    reports = Reports(latency=latency, counters=False, accounts=False)
+    reports = ReportOptions(latency=latency, counters=False, accounts=False)
     assert reports.begin(endpoint, ("aeron:ipc", 4001), 1) is None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tensorpool as tp
 from tensorpool.attributes import dtypes
 from tensorpool.attributes.metadata import BLOBS_KEY, TAGS_KEY, Metadata, attribute, describe
-from tensorpool.client.description import Description
+from tensorpool.client.metadata import SourceDescription
 from tensorpool.sbe import Attribute, DataSourceAnnounce, DataSourceMeta
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -174,27 +174,27 @@ def test_a_type_that_is_not_there_is_refused_with_the_reason(monkeypatch: pytest
     dtypes.extension.cache_clear()
     try:
         with pytest.raises(tp.UnsupportedDtype, match="ml_dtypes"):
-            Description(dtype="float8_e5m2")
+            SourceDescription(dtype="float8_e5m2")
     finally:
         dtypes.extension.cache_clear()
     with pytest.raises(tp.UnsupportedDtype, match="float16"):
-        Description(dtype="float128")
+        SourceDescription(dtype="float128")
 
 
 # --- a source's own words
 
 
-def told(description: Description) -> tuple[DataSourceAnnounce, DataSourceMeta]:
+def told(description: SourceDescription) -> tuple[DataSourceAnnounce, DataSourceMeta]:
     announce, meta = description.messages(9)
     return DataSourceAnnounce.decode(announce), DataSourceMeta.decode(meta)
 
 
-def attributes(description: Description) -> dict[str, Any]:
+def attributes(description: SourceDescription) -> dict[str, Any]:
     return dict(shown(*told(description)[1].attributes))
 
 
 def test_name_tags_and_type_travel_with_the_attributes() -> None:
-    said = Description(
+    said = SourceDescription(
         name="Kamera Süd", summary="480x640", tags=["lab", "ir"], metadata={"a": 1}, dtype="f2"
     )
     said.bump(5)
@@ -208,7 +208,7 @@ def test_name_tags_and_type_travel_with_the_attributes() -> None:
 
 @given(st.lists(st.dictionaries(KEYS, VALUES, max_size=3), max_size=8))
 def test_a_version_counts_changes_and_nothing_else(sets: list[dict[str, Any]]) -> None:
-    said, before = Description(), None
+    said, before = SourceDescription(), None
     for number, given_set in enumerate(sets):
         version = said.version
         changed = said.change(given_set, name=None, summary=None, now_ns=number)
@@ -220,7 +220,7 @@ def test_a_version_counts_changes_and_nothing_else(sets: list[dict[str, Any]]) -
 
 
 def test_blobs_are_told_by_the_version_at_which_they_were_set() -> None:
-    said = Description(metadata={"a": 1})
+    said = SourceDescription(metadata={"a": 1})
     said.bump(1)
     assert BLOBS_KEY not in attributes(said)
     said.change_blob(7, True, 2)
@@ -232,7 +232,7 @@ def test_blobs_are_told_by_the_version_at_which_they_were_set() -> None:
 
 
 def test_a_type_may_change_unless_it_was_fixed() -> None:
-    free, fixed = Description(metadata={}), Description(dtype="float16")
+    free, fixed = SourceDescription(metadata={}), SourceDescription(dtype="float16")
     assert [free.declares(n) for n in ("float16", "complex64", "float32")] == [True, True, False]
     assert [fixed.declares(n) for n in ("float16", "complex64")] == [True, False]
     free.declare("float16", 1)
@@ -253,11 +253,11 @@ def test_a_type_may_change_unless_it_was_fixed() -> None:
 )
 def test_what_makes_no_sense_is_refused(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Description(**wrong)
+        SourceDescription(**wrong)
 
 
 def test_versions_never_become_0_or_the_null_value() -> None:
-    said = Description()
+    said = SourceDescription()
     said.version = 0xFFFF_FFFD
     said.bump(1)
     assert said.version == 0xFFFF_FFFE

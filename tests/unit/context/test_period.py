@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import pytest
 
-from tensorpool.client import LeaseTerms
+from tensorpool.client import LeaseOptions
 from tensorpool.context.endpoints import WithEndpoints
 
 OWN_NS = 5_000_000_000
@@ -36,7 +36,7 @@ def learned(status: Any) -> int:
         _host=SimpleNamespace(is_here=False),
         _knows_period=False,
         _announce_period_ns=OWN_NS,
-        _terms=LeaseTerms(1, OWN_NS, 1, 1, 1, 1000),
+        _terms=LeaseOptions(1, OWN_NS, 1, 1, 1, 1000),
     )
     WithEndpoints._learn_period(context)  # type: ignore[arg-type]
     assert context._terms.announce_period_ns == context._announce_period_ns

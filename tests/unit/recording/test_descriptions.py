@@ -10,13 +10,13 @@ import pytest
 
 from tensorpool import recording
 from tensorpool.attributes.dtypes import CARRIED, extension
-from tensorpool.client.description import Description
+from tensorpool.client.metadata import SourceDescription
 from tensorpool.recording.batch import FrameBatch
 from tensorpool.recording.dtypes import NUMBERS
 from tests.unit.recording.conftest import STREAM, Writing, frames
 
 
-def told(description: Description) -> bytes:
+def told(description: SourceDescription) -> bytes:
     return description.messages(STREAM)[1]
 
 
@@ -25,7 +25,7 @@ def versions(*numbers: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
 
 
 def test_each_frame_has_the_attributes_of_its_version(writing: Writing, root: Path) -> None:
-    description = Description(metadata={"gain": 2})
+    description = SourceDescription(metadata={"gain": 2})
     with writing() as writer:
         description.bump(7)
         writer.note("metadata", told(description), stream_id=STREAM, epoch=1, meta_version=1)
@@ -48,7 +48,7 @@ def test_each_frame_has_the_attributes_of_its_version(writing: Writing, root: Pa
 
 
 def test_what_names_no_epoch_is_of_the_one_announced_before(writing: Writing, root: Path) -> None:
-    description = Description(metadata={"gain": 2})
+    description = SourceDescription(metadata={"gain": 2})
     description.bump(7)
     with writing() as writer:
         writer.note("metadata", told(description), stream_id=STREAM, meta_version=1)
@@ -60,7 +60,7 @@ def test_what_names_no_epoch_is_of_the_one_announced_before(writing: Writing, ro
 
 
 def test_what_is_said_later_is_known_after_a_refresh(writing: Writing, root: Path) -> None:
-    description = Description(metadata={"gain": 2})
+    description = SourceDescription(metadata={"gain": 2})
     description.bump(7)
     with writing() as writer, recording.open(root) as recorded:
         writer.write_batch(frames(0, 1))
@@ -91,7 +91,7 @@ def carrying(array: np.ndarray[Any, Any], carrier: str, **changes: Any) -> Frame
     [(name, carried.carrier) for name, carried in CARRIED.items() if extension(name) is not None],
 )
 def test_elements_are_what_metadata_say(name: str, carrier: str, writing: Writing, root: Path) -> None:
-    description = Description(dtype=name)
+    description = SourceDescription(dtype=name)
     description.bump(1)
     assert description.extension is not None
     dtype = description.extension[1]
@@ -114,7 +114,7 @@ def test_elements_are_what_metadata_say(name: str, carrier: str, writing: Writin
 
 
 def test_a_type_that_does_not_fit_the_frame_changes_nothing(writing: Writing, root: Path) -> None:
-    description = Description(dtype="complex128")
+    description = SourceDescription(dtype="complex128")
     description.bump(1)
     with writing() as writer:
         writer.note("metadata", told(description), stream_id=STREAM, epoch=1, meta_version=1)
@@ -125,7 +125,7 @@ def test_a_type_that_does_not_fit_the_frame_changes_nothing(writing: Writing, ro
 
 @pytest.mark.parametrize(("name", "kept"), [("float16", "float16"), ("timedelta64[ns]", "int64")])
 def test_exports_use_a_type_that_others_can_load(name: str, kept: str, writing: Writing, root: Path) -> None:
-    description = Description(dtype=name)
+    description = SourceDescription(dtype=name)
     description.bump(1)
     assert description.extension is not None
     array = np.arange(1, 9).astype(description.extension[1])

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorpool import durable, recording
-from tensorpool.client.description import Description
+from tensorpool.client.metadata import SourceDescription
 from tensorpool.clock import ManualClock
 from tensorpool.recording import descriptions, tables, versions
 from tensorpool.recording.descriptions import Descriptions
@@ -30,7 +30,7 @@ ASKED = [
 
 
 def meta(version: int, gain: int, stream_id: int = STREAM) -> bytes:
-    description = Description(metadata={"gain": gain})
+    description = SourceDescription(metadata={"gain": gain})
     description.bump(gain)
     told = decode(description.messages(stream_id)[1])
     assert isinstance(told, DataSourceMeta)

@@ -10,8 +10,8 @@ from .. import _native
 from ..shm import EpochFiles, create_epoch, remove_leftovers
 from ..shm.epoch_files import stream_dir
 from ..shm.ownership import epoch_mark, lock_stream, stream_state
+from .options import PerConsumerStreams
 from .producer import Producer
-from .wishes import OwnStreams
 
 
 class StandaloneProducer(Producer):
@@ -33,7 +33,7 @@ class StandaloneProducer(Producer):
         descriptor_channel: str,
         descriptor_stream_id: int,
         announce_period_ns: int,
-        streams: OwnStreams,
+        streams: PerConsumerStreams,
         publish_timestamps: bool,
         prefault: bool,
     ) -> Self:

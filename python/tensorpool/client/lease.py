@@ -13,8 +13,8 @@ from typing import Any, Self
 from .. import _native
 from ..errors import AttachError
 from .consumer import Consumer
+from .options import PerConsumerStreams
 from .producer import Producer
-from .wishes import OwnStreams
 
 # A producer that died a moment ago may still hold the stream; the driver is about to notice.
 _PATIENCE_S = 0.5
@@ -36,7 +36,7 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseTerms:
+class LeaseOptions:
     """How a lease is asked for and kept."""
 
     keepalive_ns: int
@@ -66,9 +66,9 @@ class LeasedProducer(Producer):
         cls,
         conductor: _native.Conductor,
         stream_id: int,
-        terms: LeaseTerms,
+        terms: LeaseOptions,
         *,
-        streams: OwnStreams,
+        streams: PerConsumerStreams,
         descriptor_channel: str,
         descriptor_stream_id: int,
         publish_timestamps: bool,
@@ -91,7 +91,7 @@ class LeasedProducer(Producer):
 
 
 def wait_attached(
-    endpoint: Producer | Consumer, terms: LeaseTerms, driver_answers: Callable[[], bool] = lambda: False
+    endpoint: Producer | Consumer, terms: LeaseOptions, driver_answers: Callable[[], bool] = lambda: False
 ) -> None:
     """Waits for the driver's first answer. Raises AttachError for one that means no.
 
@@ -126,7 +126,7 @@ def _lease_of(endpoint: Producer | Consumer) -> dict[str, Any]:
     return lease
 
 
-def attach_error(stream_id: int, code: str, message: str, terms: LeaseTerms) -> AttachError:
+def attach_error(stream_id: int, code: str, message: str, terms: LeaseOptions) -> AttachError:
     """The error for a refusal: what the driver said, and what can be done about it."""
     if code == "NO_ANSWER":
         message = (

@@ -15,9 +15,9 @@ from typing import Any
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..sbe.trace import TraceLinkSet, TraceParent
-from .leased import LeasedProducer
+from .lease import LeasedProducer
+from .owned_regions import StandaloneProducer
 from .producer import Producer
-from .standalone import StandaloneProducer
 
 _NODE_BITS, _COUNTER_BITS = 10, 12
 _COUNTER_MASK = (1 << _COUNTER_BITS) - 1
