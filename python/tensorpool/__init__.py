@@ -42,7 +42,7 @@ if _TYPE_CHECKING:
     from ._native import Frame, Offered, Progress, Slot
     from .client import Consumer, ConsumerLedger, Latency, Metadata, Outcome, Phase, Producer, ProducerLedger
     from .context import Context, Event, discover, discover_async, open
-    from .discovery import StreamFound
+    from .discovery import DiscoveredStream
     from .recorder import record
     from .replayer import replay
     from .service import Property, Service, command
@@ -123,7 +123,7 @@ __all__ = [
     "Slot",
     "StreamBusy",
     "StreamNotLocal",
-    "StreamFound",
+    "DiscoveredStream",
     "StreamIds",
     "StreamNotFound",
     "TensorPoolError",

@@ -12,7 +12,7 @@ import click
 from rich.table import Table
 
 from ..context import Context
-from ..discovery import StreamFound
+from ..discovery import DiscoveredStream
 from ..errors import DiscoveryError
 from .connection import Connection, connection_options
 from .discover_picture import HEADS, Change, Picture, cells, changes_between
@@ -61,7 +61,7 @@ def discover(to: Connection, watch: bool, period: float, count: int | None, **wa
         raise SystemExit(1)
 
 
-def _table(found: list[StreamFound]) -> Table:
+def _table(found: list[DiscoveredStream]) -> Table:
     table = columns(*HEADS, right=("stream",))
     for one in found:
         table.add_row(*cells(one))
@@ -122,7 +122,7 @@ def _looks(
     ctx: Context, timeout: float, period: float, wanted: dict[str, Any]
 ) -> Iterator[list[Change] | DiscoveryError]:
     """What has changed from look to look; or why nobody could be asked."""
-    known: list[StreamFound] = []
+    known: list[DiscoveredStream] = []
     while True:
         try:
             there = ctx.discover(timeout=timeout, **wanted)

@@ -9,10 +9,10 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from ..discovery import StreamFound
+from ..discovery import DiscoveredStream
 from .screen import DIM, GOOD, WARN, columns, format_duration, size_text
 
-Change = tuple[str, StreamFound]
+Change = tuple[str, DiscoveredStream]
 ARRIVED, CHANGED, GONE = "arrived", "changed", "gone"
 HEADS: Final = ("stream", "name", "tags", "source", "driver", "slots", "pools", "producer")
 _STYLES: Final = {ARRIVED: GOOD, CHANGED: WARN, GONE: DIM}
@@ -20,7 +20,7 @@ _TOLD_S: Final = 10.0
 """How long a table says what has happened, and keeps a row for what is gone."""
 
 
-def cells(one: StreamFound) -> list[str | Text]:
+def cells(one: DiscoveredStream) -> list[str | Text]:
     """A stream's row."""
     return [
         str(one.stream_id),
@@ -34,7 +34,7 @@ def cells(one: StreamFound) -> list[str | Text]:
     ]
 
 
-def changes_between(before: Iterable[StreamFound], after: Iterable[StreamFound]) -> list[Change]:
+def changes_between(before: Iterable[DiscoveredStream], after: Iterable[DiscoveredStream]) -> list[Change]:
     """What has arrived, changed and gone from one look to the next."""
     known, there = {one.key: one for one in before}, {one.key: one for one in after}
     found = [(ARRIVED, one) for key, one in there.items() if key not in known]
@@ -44,7 +44,7 @@ def changes_between(before: Iterable[StreamFound], after: Iterable[StreamFound])
 
 @dataclass(slots=True)
 class _Row:
-    stream: StreamFound
+    stream: DiscoveredStream
     what: str
     since_s: float
 

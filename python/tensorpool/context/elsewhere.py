@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlsplit
 
 from ..client import Consumer
-from ..discovery import StreamFound
-from ..discovery.endpoints import Channel
+from ..discovery import DiscoveredStream
+from ..discovery.channels import Channel
 from ..errors import ConfigError, StreamNotLocal
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def uri_fault(uri: str) -> str | None:
 
 
 def read_off_bridge(
-    ctx: Context, stream: StreamFound, uri: str, deadline: float, attach: Callable[..., Consumer]
+    ctx: Context, stream: DiscoveredStream, uri: str, deadline: float, attach: Callable[..., Consumer]
 ) -> Consumer | StreamNotLocal:
     """A consumer of what the bridge sends; or why not. It is there once the bridge has announced the epoch
     that was found: a way that nobody sends on is none."""
@@ -63,7 +63,7 @@ def read_off_bridge(
     return elsewhere(stream, f"the bridge that it names {said}")
 
 
-def elsewhere(stream: StreamFound, but: str = "no bridge has brought it here") -> StreamNotLocal:
+def elsewhere(stream: DiscoveredStream, but: str = "no bridge has brought it here") -> StreamNotLocal:
     return StreamNotLocal(
         f"{stream} is not on this media driver, so that its memory cannot be mapped here, and {but}; run "
         f"tensorpool bridge on both machines with a mapping of source_stream_id {stream.stream_id}, and ask "

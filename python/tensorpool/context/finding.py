@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from .. import _native
 from ..client import Consumer, LeaseOptions
 from ..client.lease import attach_error
-from ..discovery import DiscoveryClient, DiscoverySettings, Filter, StreamFound, make_filter, routes
-from ..discovery.endpoints import is_ipc
+from ..discovery import DiscoveredStream, DiscoveryClient, DiscoverySettings, Filter, make_filter, routes
+from ..discovery.channels import is_ipc
 from ..driver import place_on
 from ..errors import (
     AmbiguousStream,
@@ -68,7 +68,7 @@ class WithDiscovery(ContextPart):
         producer_id: int | None = None,
         data_source_id: int | None = None,
         timeout: float | None = None,
-    ) -> list[StreamFound]:
+    ) -> list[DiscoveredStream]:
         """The streams that fit all that is given; all streams, if nothing is.
 
         Asks the driver, or the registries that `[discovery]` names. Names and tags are compared byte for
@@ -80,7 +80,7 @@ class WithDiscovery(ContextPart):
         )
         return self._client().find(wanted, timeout=self._patience(timeout))
 
-    def discover_async(self, **wanted: Any) -> Coroutine[Any, Any, list[StreamFound]]:
+    def discover_async(self, **wanted: Any) -> Coroutine[Any, Any, list[DiscoveredStream]]:
         """`discover` for asyncio: the waiting is done on a thread, the loop stays free."""
         self._conductor.status()  # raises in a forked child, and not only when it is awaited
         return asyncio.to_thread(self.discover, **wanted)
@@ -138,7 +138,7 @@ class WithDiscovery(ContextPart):
             return self._from_elsewhere(stream, deadline, attach)
         return self._attached(stream, attach)
 
-    def _brought_here(self, wanted: Filter, deadline: float) -> list[StreamFound]:
+    def _brought_here(self, wanted: Filter, deadline: float) -> list[DiscoveredStream]:
         """What the driver here has of that name, where others were asked first."""
         if self._discovery.channel is None or self.mode == "standalone":
             return []
@@ -153,7 +153,7 @@ class WithDiscovery(ContextPart):
             return []
 
     def _from_elsewhere(
-        self, stream: StreamFound, deadline: float, attach: Callable[..., Consumer]
+        self, stream: DiscoveredStream, deadline: float, attach: Callable[..., Consumer]
     ) -> Consumer | StreamNotLocal:
         uri = stream.fallback_uri
         if uri is None:
@@ -161,7 +161,7 @@ class WithDiscovery(ContextPart):
         return read_off_bridge(self, stream, uri, deadline, attach)  # type: ignore[arg-type]
 
     def _attached(
-        self, stream: StreamFound, attach: Callable[..., Consumer]
+        self, stream: DiscoveredStream, attach: Callable[..., Consumer]
     ) -> Consumer | DiscoveryError | AttachError:
         if stream.layout_version != LAYOUT_VERSION:
             raise DiscoveryError(
@@ -183,7 +183,7 @@ class WithDiscovery(ContextPart):
             f"{stream} was found in epoch {stream.epoch}, and its driver has {mapped or 'none'}; ask again"
         )
 
-    def _home_of(self, stream: StreamFound) -> Context:
+    def _home_of(self, stream: DiscoveredStream) -> Context:
         """The connection to the stream's own driver: this one, or another on the same media driver."""
         control = stream.control_stream_id
         if self.mode != "standalone" and control == self.stream_ids.control:
@@ -196,7 +196,7 @@ class WithDiscovery(ContextPart):
             )
         return sibling
 
-    def _is_here(self, stream: StreamFound) -> bool | None:
+    def _is_here(self, stream: DiscoveredStream) -> bool | None:
         """Whether its driver is on this media driver; None if that cannot be said."""
         if not is_ipc(stream.control_channel):
             return False
@@ -210,7 +210,7 @@ class WithDiscovery(ContextPart):
         wanted = stream.driver_instance_id
         return place == wanted or place.endswith(f".{wanted}")
 
-    def _is_announced(self, stream: StreamFound) -> bool:
+    def _is_announced(self, stream: DiscoveredStream) -> bool:
         """Whether it is announced here, in that epoch. For drivers that do not say who they are."""
         ear = _native.Subscription(self._conductor, _ANNOUNCES, self.stream_ids.announce)
         deadline = time.monotonic() + 3 * self._announce_period_ns / 1e9
@@ -253,7 +253,7 @@ def _described(wanted: Filter) -> str:
     return " and ".join(words)
 
 
-def _only(found: list[StreamFound], wanted: Filter) -> StreamFound:
+def _only(found: list[DiscoveredStream], wanted: Filter) -> DiscoveredStream:
     """The one that is meant: the one with a producer, if only one has. Raises AmbiguousStream."""
     chosen = [one for one in found if one.has_producer] or found
     if len(chosen) > 1:

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import service as service_module
-from ..discovery import StreamFound
+from ..discovery import DiscoveredStream
 from ..service import ServiceClient
 from ..service.client import DEFAULT_TIMEOUT_S
 from .context import Context
@@ -47,7 +47,7 @@ def discover(
     data_source_id: int | None = None,
     timeout: float | None = None,
     aeron_dir: str | None = None,
-) -> list[StreamFound]:
+) -> list[DiscoveredStream]:
     """The streams that fit all that is given, on a context that is shared by all such calls.
 
     See `Context.discover`; `ctx.consumer(name=…)` goes all the way to the frames.
@@ -62,7 +62,7 @@ def discover(
     )
 
 
-async def discover_async(**wanted: Any) -> list[StreamFound]:
+async def discover_async(**wanted: Any) -> list[DiscoveredStream]:
     """`discover` for asyncio: the waiting is done on a thread, the loop stays free."""
     return await asyncio.to_thread(discover, **wanted)
 

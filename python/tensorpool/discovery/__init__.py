@@ -3,16 +3,13 @@
 What is found is a hint. Attaching goes through the stream's driver, and nowhere else.
 """
 
-from .answers import Filter
-from .asking import make_filter
 from .client import DiscoveryClient, Route, routes
 from .config import DiscoverySettings, ProviderSettings, VisibilityRule
-from .counters import DiscoveryCounters
-from .entries import DriverIdentity, Entry, Words
-from .found import StreamFound, put_together
-from .index import DiscoveryIndex
-from .intake import Intake, stream_of
+from .index import DiscoveryIndex, DriverIdentity, Entry, StreamLabels
+from .intake import AnnounceReader, stream_of
 from .provider import DiscoveryProvider
+from .query import DiscoveredStream, make_filter, merge_results
+from .state import DiscoveryCounters, Filter
 
 __all__ = [
     "DiscoveryClient",
@@ -23,14 +20,14 @@ __all__ = [
     "DriverIdentity",
     "Entry",
     "Filter",
-    "Intake",
+    "AnnounceReader",
     "ProviderSettings",
     "Route",
-    "StreamFound",
+    "DiscoveredStream",
     "VisibilityRule",
-    "Words",
+    "StreamLabels",
     "make_filter",
-    "put_together",
+    "merge_results",
     "routes",
     "stream_of",
 ]

@@ -16,11 +16,10 @@ from typing import Final, Self
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ConfigError, DiscoveryError, NoProvider
-from .answers import Filter
-from .asking import Asking, make_request
+from .channels import IPC, endpoint_of, is_ipc, udp_channel
 from .config import DiscoverySettings
-from .endpoints import IPC, endpoint_of, is_ipc, udp_channel
-from .found import StreamFound
+from .query import DiscoveredStream, PendingQuery, make_request
+from .state import Filter
 
 _LOG = logging.getLogger(__name__)
 _AGAIN_S: Final = 0.5
@@ -96,7 +95,7 @@ class DiscoveryClient:
             for channel, stream_id in heard
         ]
 
-    def find(self, wanted: Filter, *, timeout: float) -> list[StreamFound]:
+    def find(self, wanted: Filter, *, timeout: float) -> list[DiscoveredStream]:
         """Every stream that fits, each once. Raises NoProvider if nobody answers, DiscoveryError if all
         answers are errors."""
         with self._lock:
@@ -113,8 +112,8 @@ class DiscoveryClient:
     def _now(self) -> float:
         return self._clock.monotonic_ns() / 1e9
 
-    def _ask(self, wanted: Filter, deadline: float) -> Asking:
-        asking = Asking(wanted, [next(self._ids) for _ in self._routes])
+    def _ask(self, wanted: Filter, deadline: float) -> PendingQuery:
+        asking = PendingQuery(wanted, [next(self._ids) for _ in self._routes])
         again_at: dict[int, float] = {}
         while not asking.is_over and (now := self._now()) < deadline:
             self._send(asking, again_at, now)
@@ -124,7 +123,7 @@ class DiscoveryClient:
                 deadline = min(deadline, now + _GRACE_S)
         return asking
 
-    def _send(self, asking: Asking, again_at: dict[int, float], now: float) -> None:
+    def _send(self, asking: PendingQuery, again_at: dict[int, float], now: float) -> None:
         """Each question again now and then, until it is answered: a registry may just be starting."""
         # An answer that comes before the ear is there is lost.
         if not all(ear.is_ready for ear in self._ears):
@@ -144,7 +143,7 @@ class DiscoveryClient:
             if publication.offer(request.encode()) == "sent":
                 again_at[request_id] = now + _AGAIN_S
 
-    def _hear(self, asking: Asking) -> int:
+    def _hear(self, asking: PendingQuery) -> int:
         count = 0
         for ear in self._ears:
             for message in ear.poll(64):

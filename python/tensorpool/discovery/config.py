@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ..runtime.config import DurationNs, IdRange, parse_duration, setting, settings, table
-from .endpoints import channel_fault, channels_fault, endpoints_fault, is_ipc
+from .channels import channel_fault, channels_fault, endpoints_fault, is_ipc
 
 REQUEST_STREAM_ID: Final = 7000
 RESPONSE_STREAM_ID: Final = 7004

@@ -15,8 +15,8 @@ from ..errors import CodecError
 from ..sbe import decode
 from ..sbe.layout import HEADER_BYTES, MessageLayout
 from ..sbe.wire import DataSourceAnnounce, DataSourceMeta, ShmPoolAnnounce
-from .counters import DiscoveryCounters
-from .index import DiscoveryIndex, Heard
+from .index import DiscoveryIndex, IndexResult
+from .state import DiscoveryCounters
 
 _HEADER: Final = struct.Struct("<HHHH")
 _STREAM: Final = struct.Struct("<I")
@@ -73,7 +73,7 @@ def is_by_driver(message: bytes) -> bool:
     return template_id in _ids().version_at and _version(message, template_id) == 0
 
 
-class Intake:
+class AnnounceReader:
     """The ear for one driver. `takes` says whose streams are this driver's."""
 
     def __init__(
@@ -137,7 +137,7 @@ class Intake:
                 key, kept = (_ids().meta, stream_id, min(found.meta_version, 1)), message
             case _:
                 return
-        if outcome in (Heard.INVALID, Heard.FULL, Heard.REGRESSED):
+        if outcome in (IndexResult.INVALID, IndexResult.FULL, IndexResult.REGRESSED):
             self._counters.unheard[str(outcome)].add()
             return
         self._remember(key, kept)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..attributes.tags import MAX_NAME_BYTES, make_attributes, to_wire, wire_length
-from ..discovery.records import DRIVER_VERSION
+from ..discovery.index import DRIVER_VERSION
 from ..sbe.wire import DataSourceAnnounce, DataSourceMeta
 from .plan import StreamPlan
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ..attributes.tags import MAX_DATA_SOURCE_ID, tags_fault
-from ..discovery.endpoints import channels_fault
+from ..discovery.channels import channels_fault
 from ..errors import ConfigError
 from ..runtime.config import DurationNs, FileMode, Secret, SizeBytes, parse_duration, setting, settings, table
 from ..shm import parse_pools, parse_size

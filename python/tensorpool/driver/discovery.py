@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from .. import _native
 from ..discovery import (
+    AnnounceReader,
     DiscoveryCounters,
     DiscoveryIndex,
     DiscoveryProvider,
     DriverIdentity,
-    Intake,
     stream_of,
 )
 from ..discovery.intake import is_by_driver
@@ -48,7 +48,9 @@ class EmbeddedDiscovery:
         self._index = DiscoveryIndex()
         self._index.set_driver(identity, announce_period_ns=period_ns)
         self._words = PlanWords(plan.get, period_ns=period_ns)
-        self._intake = Intake(self._index, identity.instance_id, self.counters, self._words.__contains__)
+        self._intake = AnnounceReader(
+            self._index, identity.instance_id, self.counters, self._words.__contains__
+        )
         self._provider: DiscoveryProvider | None = None
         with ExitStack() as stack:
 

@@ -14,14 +14,14 @@ from .. import _native
 from ..attributes.tags import to_wire
 from ..clock import SYSTEM_CLOCK, Clock
 from ..discovery import (
+    AnnounceReader,
     DiscoveryCounters,
     DiscoveryIndex,
     DiscoveryProvider,
     DiscoverySettings,
     DriverIdentity,
-    Intake,
 )
-from ..discovery.endpoints import is_ipc
+from ..discovery.channels import is_ipc
 from ..errors import ClosedError, RoleFailed
 from ..runtime.config import Config, Secret
 from ..runtime.counters import CounterPublisher
@@ -116,7 +116,7 @@ class _Running:
         self._agent = agent
         now_ns = agent.clock.monotonic_ns()
         self._ears: dict[tuple[str, int], _native.Subscription] = {}
-        self._intakes: dict[tuple[str, int], list[Intake]] = {}
+        self._intakes: dict[tuple[str, int], list[AnnounceReader]] = {}
         with ExitStack() as stack:
             self._provider = DiscoveryProvider(
                 agent.conductor,
@@ -157,7 +157,7 @@ class _Running:
             tags = tuple(map(to_wire, one.tags))
             identity = DriverIdentity(one.instance_id, one.control_channel, one.control_stream_id, tags)
             index.set_driver(identity, announce_period_ns=one.announce_period_ns)
-            intake = Intake(index, one.instance_id, self._agent.counters, one.has)
+            intake = AnnounceReader(index, one.instance_id, self._agent.counters, one.has)
             for place in dict.fromkeys(one.places):
                 self._intakes.setdefault(place, []).append(intake)
         for place in self._ears.keys() - self._intakes.keys():

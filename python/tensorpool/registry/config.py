@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from ..attributes.tags import tags_fault
+from ..discovery.channels import channel_fault
 from ..discovery.config import REQUEST_STREAM_ID
-from ..discovery.endpoints import channel_fault
 from ..discovery.index import MAX_STREAMS
 from ..runtime.config import DurationNs, IdRange, parse_duration, setting, settings, table
 

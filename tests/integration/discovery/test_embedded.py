@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tensorpool.discovery import DiscoveryClient, StreamFound, stream_of
+from tensorpool.discovery import DiscoveredStream, DiscoveryClient, stream_of
 from tensorpool.errors import ConfigError
 from tests.integration.discovery.conftest import UNMET_S, discovery_of
 from tests.unit.discovery.world import source
@@ -237,10 +237,10 @@ def test_an_answer_that_is_no_longer_true_leads_to_another_question_and_not_to_a
     home: tp.Context, free_stream_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     camera = home.producer(free_stream_id, name="camera-1", **POOL)
-    asked: list[list[StreamFound]] = []
+    asked: list[list[DiscoveredStream]] = []
     real = DiscoveryClient.find
 
-    def find(self: DiscoveryClient, wanted: Any, *, timeout: float) -> list[StreamFound]:
+    def find(self: DiscoveryClient, wanted: Any, *, timeout: float) -> list[DiscoveredStream]:
         found = real(self, wanted, timeout=timeout)
         if len(asked) < 2:
             # What a registry says that has not heard of the newest epoch yet.
@@ -277,7 +277,7 @@ def test_a_stream_that_its_producer_left_stays_known_by_its_plan(
     before = camera.epoch
     camera.close()
 
-    def alone() -> list[StreamFound]:
+    def alone() -> list[DiscoveredStream]:
         return [one for one in home.discover(name="camera-1") if not one.has_producer]
 
     (found,) = wait_until(alone)
@@ -326,7 +326,9 @@ def test_a_consumer_s_own_streams_come_from_its_producer_and_not_from_what_was_f
     """A result names the driver's control stream, and no other stream is made up from it."""
     camera = home.producer(free_stream_id, name="camera-1", **POOL)
     (found,) = home.discover(name="camera-1")
-    names = {name for name in StreamFound.__dataclass_fields__ if "stream_id" in name or "channel" in name}
+    names = {
+        name for name in DiscoveredStream.__dataclass_fields__ if "stream_id" in name or "channel" in name
+    }
     assert names == {"stream_id", "control_channel", "control_stream_id"}
     with home.consumer(name="camera-1", own_stream=True) as frames:
         own = wait_until(lambda: frames.standing()["descriptors"])

@@ -7,9 +7,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from tensorpool.cli.discover_picture import Picture, changes_between
-from tensorpool.discovery import StreamFound
+from tensorpool.discovery import DiscoveredStream
 
-CAMERA = StreamFound(
+CAMERA = DiscoveredStream(
     stream_id=10_000,
     name="camera-1",
     tags=frozenset({"lab", "a"}),

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.discovery import DiscoverySettings, StreamFound, make_filter, put_together, routes
-from tensorpool.discovery.answers import error_response
-from tensorpool.discovery.asking import Asking, make_request
+from tensorpool.discovery import DiscoveredStream, DiscoverySettings, make_filter, merge_results, routes
+from tensorpool.discovery.query import PendingQuery, make_request
+from tensorpool.discovery.state import error_response
 from tensorpool.errors import ConfigError
 from tensorpool.sbe import (
     DiscoveryRequest,
@@ -51,8 +51,8 @@ def response(*results: DiscoveryResult, request_id: int = 1, status: int = Disco
     ).encode()
 
 
-def asking(*request_ids: int, **wanted: Any) -> Asking:
-    return Asking(make_filter(**wanted), request_ids or (1,))
+def asking(*request_ids: int, **wanted: Any) -> PendingQuery:
+    return PendingQuery(make_filter(**wanted), request_ids or (1,))
 
 
 # --- what is sent
@@ -247,7 +247,7 @@ def test_other_messages_on_the_stream_are_passed_over() -> None:
 # --- several registries
 
 
-def found(**changes: Any) -> StreamFound:
+def found(**changes: Any) -> DiscoveredStream:
     one = asking()
     one.hear(response(result(data_source_name="")))
     return dataclasses.replace(one.streams()[0], **changes)
@@ -257,7 +257,7 @@ def found(**changes: Any) -> StreamFound:
 def test_what_several_registries_say_is_put_together_each_stream_once_in_its_newest_epoch() -> None:
     first = [found(epoch=5), found(stream_id=2), found(driver_instance_id="roof")]
     second = [found(epoch=6, name="new"), found(stream_id=2, name="named")]
-    merged = put_together([first, second, first])
+    merged = merge_results([first, second, first])
     assert [(one.key, one.epoch, one.name) for one in merged] == [
         (("lab", 1), 6, "new"),
         (("lab", 2), 5, "named"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.discovery.endpoints import (
+from tensorpool.discovery.channels import (
     ResponseRules,
     channel_fault,
     endpoint_of,

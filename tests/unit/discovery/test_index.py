@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorpool.discovery import DiscoveryIndex, DriverIdentity
-from tensorpool.discovery.index import Heard
+from tensorpool.discovery.index import IndexResult
 from tests.unit.discovery.world import (
     IN_ITS_OWN_TIME,
     LAB,
@@ -270,9 +270,9 @@ def test_after_any_sequence_the_index_has_what_a_plain_model_has(events: list[tu
             is_alive = known is not None and now - known[1] <= WINDOW_NS
             outcome = index.on_announce("lab", announce(stream_id, epoch), now)
             if known is not None and is_alive and epoch < known[0]:
-                assert outcome is Heard.REGRESSED
+                assert outcome is IndexResult.REGRESSED
             else:
-                assert outcome in (Heard.NEW, Heard.AGAIN, Heard.CHANGED)
+                assert outcome in (IndexResult.NEW, IndexResult.AGAIN, IndexResult.CHANGED)
                 model[stream_id] = (epoch, now)
         elif kind == "source":
             index.on_source("lab", source(stream_id, epoch, f"n{epoch}", version), now)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tensorpool.attributes.metadata import TAGS_KEY
 from tensorpool.attributes.tags import DATA_SOURCE_ID_KEY, read_attributes
-from tensorpool.discovery import DiscoveryCounters, DiscoveryIndex, Intake, stream_of
+from tensorpool.discovery import AnnounceReader, DiscoveryCounters, DiscoveryIndex, stream_of
 from tensorpool.sbe import Attribute, ConsumerConfig, DataSourceMeta, Mode
 from tensorpool.sbe.message import Message
 from tests.unit.discovery.world import (
@@ -73,7 +73,7 @@ def test_the_same_attributes_under_a_new_epoch_are_read_again() -> None:
 def test_streams_that_are_not_the_driver_s_are_left_alone() -> None:
     index = DiscoveryIndex()
     index.set_driver(LAB, announce_period_ns=PERIOD_NS)
-    intake = Intake(index, "lab", DiscoveryCounters(), lambda stream_id: stream_id < 100)
+    intake = AnnounceReader(index, "lab", DiscoveryCounters(), lambda stream_id: stream_id < 100)
     assert intake.hear(announce(99).encode(), 0)
     assert not intake.hear(announce(100).encode(), 0)
     assert [one.stream_id for one in index.entries(0)] == [99]

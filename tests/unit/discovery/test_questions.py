@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from tensorpool.discovery import VisibilityRule
-from tensorpool.discovery.answers import error_response
+from tensorpool.discovery.state import error_response
 from tensorpool.runtime.config import IdRange
 from tensorpool.sbe import DiscoveryResponse, DiscoveryStatus, Tag
 from tests.unit.discovery.world import SAMPLE, SECOND_NS, World, question

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from tensorpool.discovery import DiscoveryCounters
-from tensorpool.discovery.questions import Reply
-from tensorpool.discovery.responses import Responses
+from tensorpool.discovery.provider import ResponsePublisher
+from tensorpool.discovery.state import Reply
 from tensorpool.sbe import DiscoveryResponse, DiscoveryStatus
 from tests.unit.discovery.world import SECOND_NS
 
@@ -42,7 +42,7 @@ class Aeron:
         self.now_ns = 50 * SECOND_NS
         self.next: Callable[[], Fake] = Fake
         settings = {"most": 4, "idle_ns": 30 * SECOND_NS, **terms}
-        self.responses = Responses(self.open, self.counters, now_ns=self.now_ns, **settings)
+        self.responses = ResponsePublisher(self.open, self.counters, now_ns=self.now_ns, **settings)
 
     def open(self, channel: str, stream_id: int) -> Fake:
         self.opened += 1

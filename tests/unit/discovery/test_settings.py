@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tensorpool.discovery import DiscoverySettings
-from tensorpool.discovery.counters import REFUSED, UNHEARD, UNSENT, UNUSABLE
+from tensorpool.discovery.state import REFUSED, REJECTED, UNSENT, UNUSABLE
 from tensorpool.errors import InvalidConfig
 from tensorpool.registry import RegistrySettings
 from tensorpool.runtime.config import Config, IdRange
@@ -112,5 +112,5 @@ def test_drivers_that_can_be_told_apart_may_be_together(second: str, tmp_path: P
 def test_the_reference_page_has_every_reason_that_is_counted() -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "discovery.md").read_text("utf-8")
     told = set(re.findall(r"`(\w+)`", page.partition("## Counters")[2]))
-    for reasons in (REFUSED, UNHEARD, UNSENT, UNUSABLE):
+    for reasons in (REFUSED, REJECTED, UNSENT, UNUSABLE):
         assert set(reasons) <= told

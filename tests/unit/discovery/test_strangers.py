@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.discovery.answers import error_response
-from tensorpool.discovery.questions import is_discovery
+from tensorpool.discovery.state import error_response, is_discovery
 from tensorpool.sbe import DiscoveryResponse, DiscoveryStatus, Role, ShmAttachRequest
 from tests.unit.discovery.world import IN_ITS_OWN_TIME, SECOND_NS, World, announce, question
 

@@ -7,8 +7,14 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 
 from tensorpool.attributes.tags import make_attributes, to_wire
-from tensorpool.discovery import DiscoveryCounters, DiscoveryIndex, DriverIdentity, Intake, ProviderSettings
-from tensorpool.discovery.questions import Questions, Reply
+from tensorpool.discovery import (
+    AnnounceReader,
+    DiscoveryCounters,
+    DiscoveryIndex,
+    DriverIdentity,
+    ProviderSettings,
+)
+from tensorpool.discovery.state import Reply, RequestQueue
 from tensorpool.sbe import (
     ClockDomain,
     DataSourceAnnounce,
@@ -108,10 +114,10 @@ class World:
         self.index = DiscoveryIndex(max_streams=provider.pop("max_streams", 100_000))
         for one in (LAB, ROOF):
             self.index.set_driver(one, announce_period_ns=PERIOD_NS)
-        self.lab = Intake(self.index, "lab", self.counters)
-        self.roof = Intake(self.index, "roof", self.counters)
+        self.lab = AnnounceReader(self.index, "lab", self.counters)
+        self.roof = AnnounceReader(self.index, "roof", self.counters)
         terms = ProviderSettings(**provider)
-        self.questions = Questions(
+        self.questions = RequestQueue(
             self.index, terms, self.counters, reserved=frozenset({1001, 1100}), now_ns=self.now_ns
         )
 

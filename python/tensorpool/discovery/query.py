@@ -1,18 +1,123 @@
-"""One question to all registries, and what comes back (discovery §5, §7, §10). Pure."""
+"""Streams as a client finds them: checked, put together, and taken for hints (discovery §5.2, §7). Pure.
+
+One question to all registries, and what comes back (discovery §5, §7, §10). Pure.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from ..attributes.tags import MAX_NAME_BYTES, from_wire, to_wire, wire_length
+from ..attributes.tags import MAX_NAME_BYTES, fallback_uri_of, from_wire, needs_bridge, to_wire, wire_length
 from ..errors import CodecError, ConfigError
 from ..sbe import read_header
-from ..sbe.discovery import DiscoveryRequest, DiscoveryResponse, DiscoveryStatus, Tag
-from .answers import Filter
-from .found import StreamFound, put_together, read_result
+from ..sbe.discovery import DiscoveryRequest, DiscoveryResponse, DiscoveryResult, DiscoveryStatus, Tag
+from .index import HEADER_SLOT_BYTES, MAX_DIMS
+from .state import Filter
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveredStream:
+    """A stream that somebody knows of: a snapshot, and no permission.
+
+    `ctx.consumer(name=…)` goes all the way from here: it attaches through the stream's driver, the only one
+    to say what the stream is and who may have it.
+    """
+
+    stream_id: int
+    name: str
+    tags: frozenset[str]
+    data_source_id: int | None
+    producer_id: int
+    """0: nobody produces at the moment."""
+    epoch: int
+    layout_version: int
+    nslots: int
+    pools: tuple[int, ...]
+    """Strides of the payload pools, in bytes."""
+    driver_instance_id: str
+    control_channel: str
+    control_stream_id: int
+
+    @property
+    def has_producer(self) -> bool:
+        return self.producer_id != 0
+
+    @property
+    def needs_bridge(self) -> bool:
+        """Whether it is said of it that on other machines only a bridge reaches it."""
+        return needs_bridge(self.tags)
+
+    @property
+    def fallback_uri(self) -> str | None:
+        """Where its frames can be read off a bridge, if a tag `reach:bridge://…` says so."""
+        return fallback_uri_of(self.tags)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.driver_instance_id, self.stream_id
+
+    def __str__(self) -> str:
+        called = f" {self.name!r}" if self.name else ""
+        return f"stream {self.stream_id}{called} of driver {self.driver_instance_id!r}"
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON holds it: 64-bit numbers are text."""
+        return {
+            "driver": self.driver_instance_id,
+            "stream_id": self.stream_id,
+            "name": self.name or None,
+            "tags": sorted(self.tags),
+            "data_source_id": None if self.data_source_id is None else str(self.data_source_id),
+            "producer_id": self.producer_id or None,
+            "epoch": str(self.epoch),
+            "layout_version": self.layout_version,
+            "nslots": self.nslots,
+            "pools": list(self.pools),
+            "control_channel": self.control_channel,
+            "control_stream_id": self.control_stream_id,
+        }
+
+
+def read_result(result: DiscoveryResult) -> DiscoveredStream | str:
+    """The stream, or why the result is invalid (discovery §5.2)."""
+    if not result.driver_control_channel:
+        return "no_control_channel"
+    if result.driver_control_stream_id == 0:
+        return "no_control_stream"
+    if any(pool.pool_nslots != result.header_nslots for pool in result.payload_pools):
+        return "slot_count"
+    if result.header_slot_bytes != HEADER_SLOT_BYTES or result.max_dims != MAX_DIMS:
+        return "layout"
+    return DiscoveredStream(
+        stream_id=result.stream_id,
+        name=from_wire(result.data_source_name),
+        tags=frozenset(from_wire(one.tag) for one in result.tags if one.tag),
+        data_source_id=result.data_source_id,
+        producer_id=result.producer_id,
+        epoch=result.epoch,
+        layout_version=result.layout_version,
+        nslots=result.header_nslots,
+        pools=tuple(pool.stride_bytes for pool in result.payload_pools),
+        driver_instance_id=result.driver_instance_id,
+        control_channel=result.driver_control_channel,
+        control_stream_id=result.driver_control_stream_id,
+    )
+
+
+def merge_results(answers: Iterable[Iterable[DiscoveredStream]]) -> list[DiscoveredStream]:
+    """What several registries say: each stream once, in its newest epoch (discovery §7)."""
+    newest: dict[tuple[str, int], DiscoveredStream] = {}
+    for answer in answers:
+        for one in answer:
+            known = newest.get(one.key)
+            # Of the same epoch, the one with a name: a registry that has just started knows less.
+            if known is None or (one.epoch, bool(one.name)) > (known.epoch, bool(known.name)):
+                newest[one.key] = one
+    return [newest[key] for key in sorted(newest)]
+
 
 _MAX_U32: Final = 0xFFFF_FFFE
 _MAX_U64: Final = (1 << 64) - 2
@@ -67,12 +172,12 @@ def make_request(
 
 
 @dataclass(slots=True)
-class Asking:
+class PendingQuery:
     """The answers to one question, each registry asked under an id of its own."""
 
     wanted: Filter
     request_ids: Sequence[int]
-    answers: dict[int, list[StreamFound]] = field(default_factory=dict)
+    answers: dict[int, list[DiscoveredStream]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
     dropped: Counter[str] = field(default_factory=Counter)
     """Messages and results that were passed over, by reason."""
@@ -127,7 +232,7 @@ class Asking:
     def _drop_results(self, response: DiscoveryResponse) -> None:
         self.dropped["with_no_result"] += len(response.results)
 
-    def _results(self, response: DiscoveryResponse) -> list[StreamFound]:
+    def _results(self, response: DiscoveryResponse) -> list[DiscoveredStream]:
         found = []
         for result in response.results:
             one = read_result(result)
@@ -139,7 +244,7 @@ class Asking:
                 found.append(one)
         return found
 
-    def _fits(self, one: StreamFound) -> bool:
+    def _fits(self, one: DiscoveredStream) -> bool:
         """Names byte for byte, and everything else too: a registry may be of another opinion."""
         wanted = self.wanted
         return (
@@ -150,5 +255,5 @@ class Asking:
             and {from_wire(tag) for tag in wanted.tags} <= one.tags
         )
 
-    def streams(self) -> list[StreamFound]:
-        return put_together(self.answers.values())
+    def streams(self) -> list[DiscoveredStream]:
+        return merge_results(self.answers.values())
