@@ -17,8 +17,8 @@ from .. import context
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..discovery import DiscoverySettings
 from ..driver import DriverAgent, DriverSettings, other_driver, read_holder
+from ..driver.client import SERVICE, all_rows
 from ..errors import NoSuchService, ServiceTimeout
-from ..observe.driver import SERVICE, all_rows
 from ..runtime.config import Config, role_options
 from ..runtime.role import run_role
 from ..service import ServiceClient

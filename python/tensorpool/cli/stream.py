@@ -111,7 +111,7 @@ def ls(to: Connection) -> None:
     Listens for one and a half announce periods. With an SHM driver the numbers of leases are shown too:
     producers + consumers.
     """
-    from ..observe.driver import driver_streams
+    from ..driver.client import driver_streams
 
     with to.context() as ctx, AnnounceEar(ctx) as ear:
         found = ear.listen(min(_LISTEN_PERIODS * ear.period_ns / 1e9, to.timeout))
@@ -145,7 +145,7 @@ def ls(to: Connection) -> None:
 @connection_options
 def info(to: Connection, stream_id: int) -> None:
     """One stream: layout, producer, epoch, directory, attributes, and who holds leases for how long."""
-    from ..observe.driver import driver_leases, driver_streams
+    from ..driver.client import driver_leases, driver_streams
     from .attributes import as_json, attribute_rows, heard_attributes
 
     with _stream(to, stream_id) as (ctx, one):

@@ -20,9 +20,9 @@ from rich.text import Text
 
 from ..client import Consumer
 from ..context import Context
+from ..driver.client import driver_streams
 from ..errors import RegionRejected
 from ..observe import AnnounceEar, Gauge, LatencyEar, StreamHeard
-from ..observe.driver import driver_streams
 from .screen import DIM, WARN, columns, console, format_bytes, format_duration, format_shape
 
 # A descriptor stream of 16 MiB holds a tenth of a second of the fastest producers.

@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 from .. import _native
 from ..client import LeaseOptions, PerConsumerStreams, ReportOptions, TraceIds
 from ..discovery import DiscoverySettings
-from ..driver import DriverAgent, DriverSettings, EmbeddedDriver, place_of
+from ..driver import DriverAgent, DriverSettings, EmbeddedDriver, qualified_namespace
 from ..errors import ClosedError, ForkedError, MediaDriverUnavailable
 from ..runtime.config import Secret
 from ..transport import StreamIds, embed_lock_path
@@ -172,7 +172,7 @@ class Context(WithProducers, WithConsumers, WithDiscovery, WithHistory):
             self.mode,
             embed=embed,
             is_connected=lambda: self.connected,
-            place=place_of(self.namespace, settings.instance_id),
+            place=qualified_namespace(self.namespace, settings.instance_id),
             aeron_dir=self.aeron_dir,
             control_stream_id=self.stream_ids.control,
         )

@@ -18,7 +18,7 @@ from ..client import Consumer, LeaseOptions
 from ..client.lease import attach_error
 from ..discovery import DiscoveredStream, DiscoveryClient, DiscoverySettings, Filter, make_filter, routes
 from ..discovery.channels import is_ipc
-from ..driver import place_on
+from ..driver import namespace_on
 from ..errors import (
     AmbiguousStream,
     AttachError,
@@ -203,7 +203,7 @@ class WithDiscovery(ContextPart):
         if self._discovery.channel is None:
             # The driver itself has said so, on its own control stream.
             return True
-        place = place_on(self.aeron_dir, stream.control_stream_id)
+        place = namespace_on(self.aeron_dir, stream.control_stream_id)
         if place is None:
             # Who it is decides, if that can be told: on its own machine such a stream needs no bridge.
             return False if stream.needs_bridge else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..driver import Holder, other_driver, place_of, read_holder
+from ..driver import Holder, other_driver, qualified_namespace, read_holder
 from .check import Check, ok, warn
 
 _NAME = "SHM driver"
@@ -29,4 +29,4 @@ def driver_checks(
 ) -> list[Check]:
     """Looks at the lock, which is its user's own, and at the media driver's counters; takes nothing."""
     holder = read_holder(base, namespace, instance_id) or other_driver(aeron_dir, control_stream_id)
-    return [check_shm_driver(holder, place=place_of(namespace, instance_id), aeron_dir=aeron_dir)]
+    return [check_shm_driver(holder, place=qualified_namespace(namespace, instance_id), aeron_dir=aeron_dir)]

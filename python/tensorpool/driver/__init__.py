@@ -4,8 +4,7 @@ from .agent import DriverAgent
 from .config import DEFAULT_NSLOTS, DriverSettings, StreamSettings
 from .embedded import EmbeddedDriver
 from .leases import LeaseState
-from .lock import Holder, place_of, read_holder
-from .presence import other_driver, place_on
+from .lock import Holder, namespace_on, other_driver, qualified_namespace, read_holder
 
 __all__ = [
     "DEFAULT_NSLOTS",
@@ -16,7 +15,7 @@ __all__ = [
     "LeaseState",
     "StreamSettings",
     "other_driver",
-    "place_of",
-    "place_on",
+    "qualified_namespace",
+    "namespace_on",
     "read_holder",
 ]

@@ -58,7 +58,7 @@ class Announce:
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class Withdraw:
     """No more announces and no more activity for this stream."""
 
     stream_id: int
@@ -77,7 +77,7 @@ class Stop:
     words: str
 
 
-Action: TypeAlias = Send | MakeFiles | AssignFiles | RemoveFiles | Announce | Silence | SaveProvisions | Stop
+Action: TypeAlias = Send | MakeFiles | AssignFiles | RemoveFiles | Announce | Withdraw | SaveProvisions | Stop
 
 
 @dataclass(frozen=True, slots=True)

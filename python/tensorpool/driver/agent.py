@@ -2,6 +2,8 @@
 
 The same agent runs as a service and inside a program. One thread owns it, and so all of the state; file
 work is done by the storage's threads, announces and activity by the conductor's.
+
+What a driver decided, in its log: whoever lost a lease can be told why, also weeks later.
 """
 
 from __future__ import annotations
@@ -21,13 +23,19 @@ from ..errors import ClosedError, RegionRejected
 from ..runtime.agent import AgentFinished
 from ..runtime.config import Secret
 from ..runtime.counters import GAUGE_TYPE_ID, CounterPublisher
-from ..sbe.driver import ShutdownReason
+from ..sbe.driver import (
+    ShmAttachResponse,
+    ShmAttachResponseR2,
+    ShmDriverShutdown,
+    ShmLeaseRevoked,
+    ShutdownReason,
+)
 from ..sbe.message import Message
+from ..sbe.wire import ResponseCode
 from ..service import ServiceAgent
 from ..shm.epoch_files import is_hugetlbfs
 from ..transport import StreamIds
 from ..transport.channels import ServiceStreams
-from .access import Access
 from .actions import (
     Action,
     Announce,
@@ -36,22 +44,56 @@ from .actions import (
     RemoveFiles,
     SaveProvisions,
     Send,
-    Silence,
     Stop,
+    Withdraw,
 )
-from .admin import DriverService
 from .config import DriverSettings
 from .counters import DriverCounters
-from .decisions import log_decision
-from .directories import group_id, owner_id
 from .discovery import EmbeddedDiscovery
-from .lock import DriverLock, Holder, place_of
-from .plan import Plan
-from .presence import presence_label, refuse_beside_another
+from .lock import DriverLock, Holder, check_no_other_driver, driver_counter_label, qualified_namespace
+from .plan import Access, Plan
+from .service import DriverService
 from .state import DriverState
-from .storage import Storage
+from .storage import Storage, group_id, owner_id
 
 _LOG = logging.getLogger(__name__)
+
+
+def log_decision(message: Message, *, is_repeat: bool = False) -> None:
+    """A line for what matters to people. Refusals that a client may well ask for again are no warnings."""
+    if is_repeat:
+        return
+    match message:
+        case ShmAttachResponse() | ShmAttachResponseR2() as answer if answer.code is ResponseCode.OK:
+            client = answer.correlation_id >> 32 & 0xFFFF_FFFF
+            _LOG.info(
+                "lease %d of stream %d, epoch %d, given to client %d",
+                answer.lease_id,
+                answer.stream_id,
+                answer.epoch,
+                client,
+            )
+        case ShmAttachResponse() | ShmAttachResponseR2() as answer:
+            level = logging.WARNING if answer.code is ResponseCode.INTERNAL_ERROR else logging.INFO
+            client = answer.correlation_id >> 32 & 0xFFFF_FFFF
+            _LOG.log(level, "client %d refused, %s: %s", client, answer.code.name, answer.error_message)
+        case ShmLeaseRevoked() as notice:
+            why = f": {notice.error_message}" if notice.error_message else ""
+            _LOG.info(
+                "lease %d of stream %d, %s, client %d, has ended, %s%s",
+                notice.lease_id,
+                notice.stream_id,
+                notice.role.name.lower(),
+                notice.client_id,
+                notice.reason.name.lower(),
+                why,
+            )
+        case ShmDriverShutdown() as notice:
+            _LOG.info(
+                "telling all clients of the end: %s", notice.error_message or notice.reason.name.lower()
+            )
+
+
 _CHANNEL: Final = "aeron:ipc"
 # Tethered: a driver that falls behind holds its clients up rather than lose a keepalive.
 _TETHERED_CHANNEL: Final = "aeron:ipc?tether=true"
@@ -103,14 +145,14 @@ class DriverAgent:
         self.service_streams = service_streams
         self.service_token = service_token
         self.discovery = discovery or DiscoverySettings()
-        self._parts: _Running | None = None
+        self._parts: _Resources | None = None
         self._waiting: deque[bytes] = deque()
         self._stop: Stop | None = None
 
     @property
     def place(self) -> str:
         """The namespace, with the instance id where there is one."""
-        return place_of(self.namespace, self.settings.instance_id)
+        return qualified_namespace(self.namespace, self.settings.instance_id)
 
     @property
     def state(self) -> DriverState:
@@ -118,7 +160,7 @@ class DriverAgent:
         return self._running.state
 
     @property
-    def _running(self) -> _Running:
+    def _running(self) -> _Resources:
         if self._parts is None:
             raise ClosedError("the driver has not started, or has ended")
         return self._parts
@@ -138,7 +180,7 @@ class DriverAgent:
     def on_start(self) -> None:
         """Takes the namespace. Raises DriverHeld if somebody has it, ConfigError for unknown users."""
         _check_known(Access(group=self.settings.group), *(plan.access for plan in Plan(self.settings)))
-        self._parts = _Running(self)
+        self._parts = _Resources(self)
         self._do(self.state.on_start(self.clock.monotonic_ns()))
         _LOG.info(
             "driver of namespace %r below %s, on %s, control stream %d",
@@ -176,7 +218,7 @@ class DriverAgent:
             raise AgentFinished
         return work
 
-    def _read(self, parts: _Running, now_ns: int) -> tuple[int, bool]:
+    def _read(self, parts: _Resources, now_ns: int) -> tuple[int, bool]:
         """Reads what has arrived; says how much of it led to anything, and whether that was all.
 
         A keepalive leads to nothing: thousands of them a second would keep a strategy that backs off from
@@ -243,7 +285,7 @@ class DriverAgent:
                     if failure is None:
                         parts.discovery.announced(announce, now_ns)
                     todo.extend(parts.state.on_announced(announce.stream_id, failure, now_ns))
-                case Silence(stream_id):
+                case Withdraw(stream_id):
                     parts.beacons.remove(stream_id)
                     parts.discovery.silenced(stream_id)
                 case SaveProvisions():
@@ -257,14 +299,14 @@ class DriverAgent:
             self._waiting.popleft()
             self.counters.unsent.add()
 
-    def _publish(self, parts: _Running) -> int:
+    def _publish(self, parts: _Resources) -> int:
         sent = 0
         while self._waiting and parts.control.offer(self._waiting[0]) == "sent":
             self._waiting.popleft()
             sent += 1
         return sent
 
-    def _say_goodbye(self, parts: _Running) -> None:
+    def _say_goodbye(self, parts: _Resources) -> None:
         """Tries for a while: a media driver that is gone takes no goodbye."""
         deadline_ns = self.clock.monotonic_ns() + _GOODBYE_NS
         while self._waiting and self.clock.monotonic_ns() < deadline_ns:
@@ -276,7 +318,7 @@ class DriverAgent:
         self._waiting.clear()
 
 
-class _Running:
+class _Resources:
     """What a driver holds while it runs, and gives back in the reverse order."""
 
     def __init__(self, agent: DriverAgent) -> None:
@@ -298,7 +340,7 @@ class _Running:
         with ExitStack() as stack:
             lock = DriverLock(agent.base_dir, agent.place, agent.holder())
             stack.callback(lock.release)
-            refuse_beside_another(agent.aeron_dir, agent.stream_ids.control)
+            check_no_other_driver(agent.aeron_dir, agent.stream_ids.control)
             self.storage = Storage(
                 agent.base_dir,
                 agent.place,
@@ -326,7 +368,7 @@ class _Running:
             stack.callback(self.service.on_close)
             self.exposure = CounterPublisher(conductor, agent.counters, clock=agent.clock)
             stack.callback(self.exposure.close)
-            label = presence_label(agent.place, control)
+            label = driver_counter_label(agent.place, control)
             presence = _native.AeronCounter(conductor, label, GAUGE_TYPE_ID, os.getpid())
             stack.callback(presence.close)
             self._stack = stack.pop_all()

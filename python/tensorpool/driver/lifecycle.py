@@ -4,24 +4,169 @@ absent → made under a new epoch (clean) → given to a producer under a furthe
 lease ends, while fresh ones are made. `advance` looks at where a stream stands and asks for the next step;
 every event ends with it. Clean files were never in a writer's hands, and so may get a new name and epoch;
 files that a writer had may not, for a paused one may wake up and write.
+
+What a driver knows of each stream's files, and of the bytes that all of them take. Pure.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 from ..sbe.driver import LeaseRevokeReason, Role, ShmLeaseRevoked
 from ..sbe.wire import ResponseCode
 from ..shm import EpochFiles
-from .actions import Action, Announce, AssignFiles, MakeFiles, RemoveFiles, Send, Silence
-from .answers import Answers
+from .actions import Action, Announce, AssignFiles, MakeFiles, RemoveFiles, Send, Withdraw
 from .config import DriverSettings
 from .counters import DriverCounters
 from .leases import Lease, LeaseTable, Refusal
 from .plan import Layout, Plan, StreamPlan
-from .requests import Attach, attach_granted, attach_refused, words
-from .streams import Job, StreamRecord, StreamRecords, Waiting
+from .requests import Attach, ResponseCache, ascii_text, attach_granted, attach_refused
+
+
+class Job(Enum):
+    """What is being done with a stream's files. One thing at a time."""
+
+    NONE = "none"
+    MAKING = "making"
+    ASSIGNING = "assigning"
+    ANNOUNCING = "announcing"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingAttach:
+    """An attach that is answered when the files are there. Its lease is reserved meanwhile."""
+
+    request: Attach
+    lease: Lease
+
+
+@dataclass(slots=True, eq=False)
+class StreamRecord:
+    """A stream that has files, leases, or somebody who waits for it."""
+
+    stream_id: int
+    is_static: bool = False
+    job: Job = Job.NONE
+    files: EpochFiles | None = None
+    """The live ones. Being assigned they have no certain name, and are nobody's."""
+    is_clean: bool = True
+    """No writer ever had them, so that they can be given to one under a further epoch."""
+    announced: tuple[int, int] | None = None
+    """Epoch and producer id, as they are announced now."""
+    is_wanted: bool = False
+    """Files are to be made though nobody waits for them."""
+    waiting: list[PendingAttach] = field(default_factory=list)
+    superseded: Path | None = None
+    """The files of the last producer: a paused writer may still hold them. They go after the grace."""
+    last_epoch: int = 0
+    idle_since_ns: int = 0
+    directories: dict[Path, int] = field(default_factory=dict)
+    """Bytes of every directory that is not known to be gone."""
+    making_bytes: int = 0
+
+    @property
+    def state(self) -> str:
+        """In a word, for people."""
+        if self.job is not Job.NONE:
+            return str(self.job.value)
+        if self.files is None:
+            return "absent"
+        return "clean" if self.is_clean else "used"
+
+    @property
+    def nbytes(self) -> int:
+        return self.making_bytes + sum(self.directories.values())
+
+    @property
+    def has_waiting_producer(self) -> bool:
+        return any(one.request.role is Role.PRODUCER for one in self.waiting)
+
+
+class StreamRecords:
+    """All records, and the sum of their bytes."""
+
+    def __init__(self) -> None:
+        self._records: dict[int, StreamRecord] = {}
+        self._with_files: set[int] = set()
+        self.total_bytes = 0
+        self.dynamic = 0
+        """How many of them are of streams made for clients."""
+
+    def __iter__(self) -> Iterator[StreamRecord]:
+        return iter(list(self._records.values()))
+
+    def __contains__(self, stream_id: int) -> bool:
+        return stream_id in self._records
+
+    @property
+    def with_files(self) -> int:
+        return len(self._with_files)
+
+    def get(self, stream_id: int) -> StreamRecord | None:
+        return self._records.get(stream_id)
+
+    def __getitem__(self, stream_id: int) -> StreamRecord:
+        return self._records[stream_id]
+
+    def take(self, plan: StreamPlan, now_ns: int) -> StreamRecord:
+        """The stream's record, a new one if need be."""
+        record = self._records.get(plan.stream_id)
+        if record is None:
+            record = StreamRecord(plan.stream_id, plan.is_static, idle_since_ns=now_ns)
+            self._records[plan.stream_id] = record
+            self.dynamic += not plan.is_static
+        return record
+
+    def drop(self, record: StreamRecord) -> None:
+        """Harmless if it is gone already."""
+        if self._records.pop(record.stream_id, None) is not None:
+            self.dynamic -= not record.is_static
+
+    # --- bytes
+
+    def begin(self, record: StreamRecord, nbytes: int) -> None:
+        """Files are in the making: their bytes count from now on."""
+        record.job = Job.MAKING
+        record.making_bytes = nbytes
+        self.total_bytes += nbytes
+
+    def failed(self, record: StreamRecord) -> None:
+        """Nothing came of it. What was assigned is lost too."""
+        self.total_bytes -= record.making_bytes
+        record.making_bytes = 0
+        if record.job is Job.ASSIGNING and record.files is not None:
+            self.removed(record, record.files.directory)
+            self.set_live(record, None)
+        record.job = Job.NONE
+
+    def ready(self, record: StreamRecord, files: EpochFiles) -> None:
+        """Files were made, or have got a new name."""
+        if record.files is not None:
+            self.removed(record, record.files.directory)
+        self.total_bytes -= record.making_bytes
+        record.making_bytes = 0
+        nbytes = Layout.of_files(files).nbytes
+        record.directories[files.directory] = nbytes
+        self.total_bytes += nbytes
+        record.job = Job.NONE
+        self.set_live(record, files)
+
+    def removed(self, record: StreamRecord, directory: Path) -> None:
+        self.total_bytes -= record.directories.pop(directory, 0)
+
+    def set_live(self, record: StreamRecord, files: EpochFiles | None) -> None:
+        record.files = files
+        record.is_clean = True
+        record.announced = None
+        if files is None:
+            self._with_files.discard(record.stream_id)
+        else:
+            self._with_files.add(record.stream_id)
+
 
 _STOPPING = Refusal(ResponseCode.REJECTED, "the driver is stopping; attach again when it is back")
 
@@ -35,7 +180,7 @@ class Lifecycle:
         plan: Plan,
         leases: LeaseTable,
         counters: DriverCounters,
-        answers: Answers,
+        answers: ResponseCache,
         actions: list[Action],
     ) -> None:
         self.records = StreamRecords()
@@ -55,7 +200,7 @@ class Lifecycle:
         """An attach that may be granted: it gets its answer when the files are there, perhaps at once."""
         lease = self._leases.reserve(request.stream_id, request.client_id, request.role, now_ns)
         record = self.records.take(plan, now_ns)
-        record.waiting.append(Waiting(request, lease))
+        record.waiting.append(PendingAttach(request, lease))
         self.advance(record, now_ns)
 
     def want(self, plan: StreamPlan, now_ns: int) -> None:
@@ -75,13 +220,13 @@ class Lifecycle:
             record.is_clean = True
         self.advance(record, now_ns)
 
-    def _refuse(self, one: Waiting, refusal: Refusal) -> None:
+    def _refuse(self, one: PendingAttach, refusal: Refusal) -> None:
         """The reservation vanishes without a notice: its client never had a lease."""
         self._leases.drop(one.lease)
         answer = attach_refused(one.request.correlation_id, refusal, one.request.revision)
         self._answers.give(answer, one.request.key)
 
-    def _grant(self, one: Waiting, files: EpochFiles, plan: StreamPlan, now_ns: int) -> None:
+    def _grant(self, one: PendingAttach, files: EpochFiles, plan: StreamPlan, now_ns: int) -> None:
         self._leases.grant(one.lease, now_ns)
         self._counters.attaches.add()
         self._answers.give(attach_granted(one.request, one.lease, plan, files), one.request.key)
@@ -147,7 +292,7 @@ class Lifecycle:
         if record.announced is not None:
             # Announces of a name that is about to vanish would only lead consumers astray.
             record.announced = None
-            self._actions.append(Silence(record.stream_id))
+            self._actions.append(Withdraw(record.stream_id))
         self._actions.append(AssignFiles(plan, files))
 
     # --- what came of it
@@ -181,7 +326,7 @@ class Lifecycle:
             self.advance(record, now_ns)
             return
         # Nobody has been told of these files, so nobody can miss them.
-        self._actions.append(Silence(record.stream_id))
+        self._actions.append(Withdraw(record.stream_id))
         self._remove_live(record)
         self.on_failed(record, Refusal(ResponseCode.INTERNAL_ERROR, failure))
 
@@ -203,7 +348,7 @@ class Lifecycle:
             client_id=lease.client_id,
             role=lease.role,
             reason=reason,
-            error_message=words(text),
+            error_message=ascii_text(text),
         )
         self._actions.append(Send(notice))
         record = self.records[lease.stream_id]
@@ -229,7 +374,7 @@ class Lifecycle:
             if record.is_static or record.job is not Job.NONE or record.files is None or is_used:
                 continue
             if now_ns - record.idle_since_ns >= self._settings.release_idle_ns:
-                self._actions.append(Silence(record.stream_id))
+                self._actions.append(Withdraw(record.stream_id))
                 self._remove_live(record)
 
     def refuse_all(self) -> None:
@@ -241,7 +386,7 @@ class Lifecycle:
     def remove_all(self) -> None:
         """Every announce and every directory goes."""
         for record in self.records:
-            self._actions.append(Silence(record.stream_id))
+            self._actions.append(Withdraw(record.stream_id))
             being_assigned = record.files.directory if record.files and record.job is Job.ASSIGNING else None
             for directory in record.directories:
                 # What is being assigned has no certain name. The storage knows it, and removes it at its end.
@@ -252,7 +397,7 @@ class Lifecycle:
         """The live files are superseded. A stream keeps one such directory: an older one goes at once."""
         if record.files is None:
             return
-        self._actions.append(Silence(record.stream_id))
+        self._actions.append(Withdraw(record.stream_id))
         self._remove_superseded(record)
         record.superseded = record.files.directory
         self._retired.append((now_ns + self._leases.lease_ns, record.stream_id, record.superseded))

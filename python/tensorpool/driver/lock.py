@@ -2,6 +2,10 @@
 
 The same for the control stream of a media driver: requests name no namespace, so that two drivers on one
 control stream would both answer each of them.
+
+A driver among the media driver's counters, where everybody on that media driver can see it.
+
+The lock of a driver is its user's own; another user's driver on the same control stream is seen here.
 """
 
 from __future__ import annotations
@@ -10,9 +14,11 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +26,9 @@ from typing import Any
 
 from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
-from ..errors import DriverAlreadyRunning, LockHeld
-from ..shm.epoch_files import user_name
+from ..errors import DriverAlreadyRunning, LockHeld, MediaDriverError
+from ..runtime.counters import read_aeron_counters
+from ..shm.epoch_files import is_alive, user_name
 from ..shm.ownership import base_digest
 from ..state_dir import state_dir, state_path
 
@@ -101,7 +108,7 @@ class Holder:
         )
 
 
-def place_of(namespace: str, instance_id: str = "") -> str:
+def qualified_namespace(namespace: str, instance_id: str = "") -> str:
     """The directory's name for a namespace, with the driver's instance id where it has one (driver §14)."""
     return f"{namespace}.{instance_id}" if instance_id else namespace
 
@@ -113,7 +120,7 @@ def driver_state(base: Path, place: str) -> Path:
 
 def read_holder(base_dir: Path, namespace: str, instance_id: str = "") -> Holder | None:
     """Who holds the namespace; None if nobody does. Takes nothing, and so disturbs nobody."""
-    place = place_of(namespace, instance_id)
+    place = qualified_namespace(namespace, instance_id)
     # Not through driver_state(): a look must not make it.
     path = state_path("driver", base_digest(base_dir), place, "lock")
     for _ in range(_LOOKS):
@@ -175,3 +182,59 @@ def _take(path: Path, line: str, what: str, remedy: str) -> _native.FileLock:
         raise DriverAlreadyRunning(
             f"{what}: {holder}; {remedy}", holder=error.holder, pid=holder.pid, embedded=holder.embedded
         ) from None
+
+
+LABEL = "tensorpool-driver: namespace {place}, control stream {control}"
+_LABEL = re.compile(r"tensorpool-driver: namespace (?P<place>\S+), control stream (?P<control>\d+)")
+
+
+def driver_counter_label(place: str, control_stream_id: int) -> str:
+    """The label of the counter whose value is the driver's process id."""
+    return LABEL.format(place=place, control=control_stream_id)
+
+
+def _drivers_on(aeron_dir: str, control_stream_id: int) -> Iterator[tuple[int, str]]:
+    """Process and place of each live driver on that control stream."""
+    try:
+        counters = read_aeron_counters(aeron_dir)
+    except MediaDriverError:
+        return
+    for counter in counters:
+        found = _LABEL.match(counter.label)
+        # The counter of a killed driver stays for a while.
+        if found is not None and int(found["control"]) == control_stream_id and is_alive(counter.value):
+            yield counter.value, found["place"]
+
+
+def other_driver(aeron_dir: str, control_stream_id: int) -> Holder | None:
+    """A live driver of another process on that control stream."""
+    for pid, place in _drivers_on(aeron_dir, control_stream_id):
+        if pid != os.getpid():
+            return Holder(pid=pid, namespace=place, aeron_dir=aeron_dir, control_stream_id=control_stream_id)
+    return None
+
+
+def namespace_on(aeron_dir: str, control_stream_id: int) -> str | None:
+    """The namespace, with the instance id where there is one, of the driver on that control stream."""
+    return next((place for _, place in _drivers_on(aeron_dir, control_stream_id)), None)
+
+
+def check_no_other_driver(aeron_dir: str, control_stream_id: int) -> None:
+    """Raises DriverHeld if somebody else's driver serves the control stream."""
+    holder = other_driver(aeron_dir, control_stream_id)
+    for _ in range(_LOOKS):
+        if holder is None:
+            return
+        # One that has just ended in a process that lives on: its counter goes a moment after its lock.
+        time.sleep(_LOOK_S)
+        holder = other_driver(aeron_dir, control_stream_id)
+    if holder is None:
+        return
+    raise DriverAlreadyRunning(
+        f"control stream {control_stream_id} of the media driver {aeron_dir} has a driver already: "
+        f"process {holder.pid}, namespace {holder.namespace!r}; attach to that one, stop it, or choose "
+        "another control_stream_id",
+        holder=holder.line(),
+        pid=holder.pid,
+        embedded=False,
+    )

@@ -2,10 +2,13 @@
 
 Both revisions of an attach become the same request, which remembers the one it came in: the answer goes
 out in that.
+
+Answers that were given, so that a request that comes again gets the same one and nothing is done twice.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple, TypeAlias
@@ -30,6 +33,8 @@ from ..sbe.driver import (
 from ..sbe.message import MessageHeader
 from ..sbe.wire import ControlResponse, PayloadPool, ResponseCode
 from ..shm import EpochFiles
+from .actions import Action, Send
+from .counters import DriverCounters
 from .leases import Lease, Refusal
 from .plan import HEADER_SLOT_BYTES, LAYOUT_VERSION, StreamPlan
 
@@ -100,26 +105,26 @@ class Attach:
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
+class InvalidRequest:
     """A request that cannot be used: why, and what to answer if that can be said to anybody."""
 
     reason: str
     answer: Answer | None = None
 
 
-Request: TypeAlias = Attach | ShmDetachRequest | ShmLeaseKeepalive | ShmDriverShutdownRequest | Unusable
+Request: TypeAlias = Attach | ShmDetachRequest | ShmLeaseKeepalive | ShmDriverShutdownRequest | InvalidRequest
 
 
 def read_request(message: bytes) -> Request | None:
     """The request in a message of the control stream; None if it is not for a driver. Never raises."""
     if len(message) < _HEADER_BYTES:
-        return Unusable("short")
+        return InvalidRequest("short")
     header = read_header(message)
     ids = _ids()
     if header.schema_id != ids.schema_id or header.template_id in ids.own:
         return None
     if header.template_id not in ids.requests:
-        return Unusable("template")
+        return InvalidRequest("template")
     try:
         found = decode(message)
     except CodecError as error:
@@ -154,7 +159,7 @@ def read_request(message: bytes) -> Request | None:
     raise AssertionError(f"{type(found).__name__} has no place here")
 
 
-def _unusable(header: MessageHeader, message: bytes, error: CodecError) -> Unusable:
+def _unusable(header: MessageHeader, message: bytes, error: CodecError) -> InvalidRequest:
     """Decision 12: answered while its correlation id can be read, and counted by reason."""
     reason = "malformed"
     if error.field == "version":
@@ -166,20 +171,20 @@ def _unusable(header: MessageHeader, message: bytes, error: CodecError) -> Unusa
     correlation_id = read_correlation_id(message)
     if correlation_id is None:
         # Keepalives have none: nobody waits for an answer to them.
-        return Unusable(reason if header.template_id == _ids().keepalive else "unanswerable")
+        return InvalidRequest(reason if header.template_id == _ids().keepalive else "unanswerable")
     refusal = Refusal(code, str(error))
     if header.template_id == _ids().detach:
-        return Unusable(reason, detach_answer(correlation_id, refusal))
+        return InvalidRequest(reason, detach_answer(correlation_id, refusal))
     if header.template_id == _ids().shutdown:
-        return Unusable(reason, shutdown_answer(correlation_id, refusal))
-    return Unusable(reason, attach_refused(correlation_id, refusal, 2 if _is_r2(header) else 1))
+        return InvalidRequest(reason, shutdown_answer(correlation_id, refusal))
+    return InvalidRequest(reason, attach_refused(correlation_id, refusal, 2 if _is_r2(header) else 1))
 
 
 def _is_r2(header: MessageHeader) -> bool:
     return header.block_length == _ids().r2_block
 
 
-def words(text: str) -> str:
+def ascii_text(text: str) -> str:
     """Text as the wire holds it: ASCII, and not without end."""
     return text.encode("ascii", "backslashreplace").decode("ascii")[:_MAX_WORDS]
 
@@ -189,7 +194,7 @@ def attach_refused(
 ) -> ShmAttachResponse | ShmAttachResponseR2:
     """Everything but correlation id, code and reason is null."""
     kind = ShmAttachResponse if revision == 1 else ShmAttachResponseR2
-    return kind(correlation_id=correlation_id, code=refusal.code, error_message=words(refusal.reason))
+    return kind(correlation_id=correlation_id, code=refusal.code, error_message=ascii_text(refusal.reason))
 
 
 def attach_granted(
@@ -220,11 +225,57 @@ def attach_granted(
 
 def detach_answer(correlation_id: int, refusal: Refusal | None) -> ShmDetachResponse:
     code = ResponseCode.OK if refusal is None else refusal.code
-    reason = "" if refusal is None else words(refusal.reason)
+    reason = "" if refusal is None else ascii_text(refusal.reason)
     return ShmDetachResponse(correlation_id=correlation_id, code=code, error_message=reason)
 
 
 def shutdown_answer(correlation_id: int, refusal: Refusal | None) -> ControlResponse:
     code = ResponseCode.OK if refusal is None else refusal.code
-    reason = "" if refusal is None else words(refusal.reason)
+    reason = "" if refusal is None else ascii_text(refusal.reason)
     return ControlResponse(correlation_id=correlation_id, code=code, error_message=reason)
+
+
+MAX_ANSWERS: Final = 4096
+
+Key: TypeAlias = tuple[type, int | None, int]
+"""Kind of request, client id, correlation id."""
+
+
+class ResponseCache:
+    """The newest ones, by who asked what (decision 18). Each goes out as an action."""
+
+    def __init__(self, actions: list[Action], counters: DriverCounters, most: int = MAX_ANSWERS) -> None:
+        self._actions = actions
+        self._counters = counters
+        self._most = most
+        self._kept: OrderedDict[Key, Answer | None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def is_repeat(self, key: Key) -> bool:
+        """Whether it came before; then it gets the answer that it got, if there is one already."""
+        if key not in self._kept:
+            return False
+        self._counters.repeats.add()
+        answer = self._kept[key]
+        if answer is not None:
+            self._actions.append(Send(answer, is_repeat=True))
+        return True
+
+    def begin(self, key: Key) -> None:
+        """It is being worked on: no second time."""
+        self._keep(key, None)
+
+    def give(self, answer: Answer, key: Key | None = None) -> None:
+        """Without a key it is not kept: nobody knows who asked."""
+        if answer.code is not ResponseCode.OK:
+            self._counters.rejects[answer.code.name.lower()].add()
+        if key is not None:
+            self._keep(key, answer)
+        self._actions.append(Send(answer))
+
+    def _keep(self, key: Key, answer: Answer | None) -> None:
+        self._kept[key] = answer
+        if len(self._kept) > self._most:
+            self._kept.popitem(last=False)

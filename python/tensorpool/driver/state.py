@@ -33,22 +33,22 @@ from .actions import (
     Send,
     Stop,
 )
-from .answers import Answers, Key
 from .config import DriverSettings
 from .counters import DriverCounters
 from .leases import Lease, LeaseTable, Refusal
-from .lifecycle import Lifecycle
+from .lifecycle import Job, Lifecycle, StreamRecords
 from .plan import LAYOUT_VERSION, Plan, StreamPlan
 from .requests import (
     Attach,
-    Unusable,
+    InvalidRequest,
+    Key,
+    ResponseCache,
+    ascii_text,
     attach_refused,
     detach_answer,
     read_request,
     shutdown_answer,
-    words,
 )
-from .streams import Job, StreamRecords
 
 _NO_CLIENT: Final = (0, 0xFFFF_FFFF)
 _SCAN_NS: Final = 1_000_000_000
@@ -71,7 +71,7 @@ class DriverState:
         self.leases = LeaseTable(lease_ns=settings.lease_ns, first_id=first_lease_id)
         self._has_hugepages = has_hugepages
         self._actions: list[Action] = []
-        self._answers = Answers(self._actions, self.counters)
+        self._answers = ResponseCache(self._actions, self.counters)
         self._life = Lifecycle(settings, self.plan, self.leases, self.counters, self._answers, self._actions)
         self._next_scan_ns = 0
         self.counters.leases.bind(lambda: len(self.leases))
@@ -108,7 +108,7 @@ class DriverState:
         match read_request(message):
             case None:
                 self.counters.foreign.add()
-            case Unusable(reason, answer):
+            case InvalidRequest(reason, answer):
                 self.counters.unusable[reason].add()
                 if answer is not None:
                     self._answers.give(answer)
@@ -175,7 +175,7 @@ class DriverState:
         if self.is_stopping:
             return []
         self._life.refuse_all()
-        notice = ShmDriverShutdown(timestamp_ns=now_ns, reason=reason, error_message=words(text))
+        notice = ShmDriverShutdown(timestamp_ns=now_ns, reason=reason, error_message=ascii_text(text))
         self._actions.append(Send(notice))
         self._life.remove_all()
         return self._taken()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tensorpool.driver.access import Access
 from tensorpool.driver.config import DriverSettings, StreamSettings
-from tensorpool.driver.plan import Plan
+from tensorpool.driver.plan import Access, Plan
 
 
 @pytest.mark.parametrize(

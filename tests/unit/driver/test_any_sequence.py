@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tensorpool.driver.config import StreamSettings
 from tensorpool.driver.leases import Refusal
+from tensorpool.driver.lifecycle import Job
 from tensorpool.driver.plan import Layout
-from tensorpool.driver.streams import Job
 from tensorpool.sbe import (
     LeaseRevokeReason,
     PublishMode,

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tensorpool.driver.decisions import log_decision
+from tensorpool.driver.agent import log_decision
 from tensorpool.sbe.driver import (
     LeaseRevokeReason,
     Role,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensorpool.driver.actions import Announce, MakeFiles, RemoveFiles, Silence
+from tensorpool.driver.actions import Announce, MakeFiles, RemoveFiles, Withdraw
 from tensorpool.driver.config import StreamSettings
 from tensorpool.sbe import (
     LeaseRevokeReason,
@@ -237,7 +237,7 @@ def test_fresh_files_are_asked_for_in_the_turn_in_which_the_producer_ends(world:
     granted = world.producer(10_000, 5)
     actions = world.state.revoke(world.now, client_id=5)[1]
     kinds = [type(action) for action in actions]
-    assert kinds.index(Silence) < kinds.index(MakeFiles)
+    assert kinds.index(Withdraw) < kinds.index(MakeFiles)
     assert RemoveFiles not in kinds
     assert granted.epoch == 2
 

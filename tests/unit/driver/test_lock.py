@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tensorpool.driver import read_holder
-from tensorpool.driver.lock import DriverLock, Holder, driver_state, place_of
+from tensorpool.driver.lock import DriverLock, Holder, driver_state, qualified_namespace
 from tensorpool.errors import DriverAlreadyRunning
 from tests.remote import Remote
 from tests.unit.driver.roles import LockHolder, holder
@@ -66,7 +66,7 @@ def test_namespaces_instances_and_bases_do_not_get_in_each_others_way(tmp_path: 
     other.mkdir()
     locks = [
         DriverLock(tmp_path, "default", holder(control=1)),
-        DriverLock(tmp_path, place_of("default", "a"), holder(control=2)),
+        DriverLock(tmp_path, qualified_namespace("default", "a"), holder(control=2)),
         DriverLock(tmp_path, "lab", holder(control=3)),
         DriverLock(other, "default", holder(control=4)),
     ]

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tensorpool.driver.access import Access
 from tensorpool.driver.actions import FilesFailed, MakeFiles
-from tensorpool.driver.directories import group_id, owner_id
-from tensorpool.driver.plan import StreamPlan
+from tensorpool.driver.plan import Access, StreamPlan
+from tensorpool.driver.storage import group_id, owner_id
 from tensorpool.errors import ConfigError
 from tests.remote import Remote
 from tests.unit.driver.conftest import Shelf

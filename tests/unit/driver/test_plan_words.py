@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorpool.driver.announced import PlanWords
+from tensorpool.driver.discovery import PlanMetadata
 from tensorpool.driver.plan import Layout, StreamPlan
 from tensorpool.sbe import DataSourceAnnounce, DataSourceMeta, decode
 
@@ -22,7 +22,7 @@ def names(messages: object) -> list[str]:
 
 def test_a_stream_s_words_are_said_at_once_and_once_a_period() -> None:
     plans = {1: plan(1, "camera", tags=("a",), data_source_id=7)}
-    words = PlanWords(plans.get, period_ns=PERIOD_NS)
+    words = PlanMetadata(plans.get, period_ns=PERIOD_NS)
     announce, meta = map(decode, words.put(1, 50, 9, 0))
     assert isinstance(announce, DataSourceAnnounce)
     assert (announce.name, announce.epoch, announce.producer_id, announce.meta_version) == (
@@ -43,7 +43,7 @@ def test_a_stream_s_words_are_said_at_once_and_once_a_period() -> None:
 
 
 def test_a_stream_without_words_is_known_and_not_spoken_of() -> None:
-    words = PlanWords({1: plan(1)}.get, period_ns=PERIOD_NS)
+    words = PlanMetadata({1: plan(1)}.get, period_ns=PERIOD_NS)
     assert words.put(1, 50, 9, 0) == ()
     assert 1 in words
     assert 2 not in words
@@ -52,7 +52,7 @@ def test_a_stream_without_words_is_known_and_not_spoken_of() -> None:
 
 def test_a_plan_that_has_changed_is_said_as_it_is_now() -> None:
     plans = {1: plan(1, "before")}
-    words = PlanWords(plans.get, period_ns=PERIOD_NS)
+    words = PlanMetadata(plans.get, period_ns=PERIOD_NS)
     words.put(1, 50, 9, 0)
     plans[1] = replace(plans[1], name="after")
     assert names(words.due(PERIOD_NS)) == ["after"]
@@ -60,7 +60,7 @@ def test_a_plan_that_has_changed_is_said_as_it_is_now() -> None:
 
 def test_what_is_removed_is_no_longer_said_and_what_comes_again_is_said_once() -> None:
     plans = {1: plan(1, "camera")}
-    words = PlanWords(plans.get, period_ns=PERIOD_NS)
+    words = PlanMetadata(plans.get, period_ns=PERIOD_NS)
     for _ in range(3):
         words.put(1, 50, 9, 0)
     assert names(words.due(PERIOD_NS)) == ["camera"]
@@ -73,7 +73,7 @@ def test_what_is_removed_is_no_longer_said_and_what_comes_again_is_said_once() -
 
 def test_many_streams_that_are_due_at_once_are_said_a_few_at_a_time() -> None:
     plans = {number: plan(number, f"n{number}") for number in range(1, 101)}
-    words = PlanWords(plans.get, period_ns=PERIOD_NS)
+    words = PlanMetadata(plans.get, period_ns=PERIOD_NS)
     for number in plans:
         words.put(number, 1, 0, 0)
     heard = []
@@ -83,7 +83,7 @@ def test_many_streams_that_are_due_at_once_are_said_a_few_at_a_time() -> None:
 
 
 def test_a_name_that_is_too_long_for_the_wire_is_left_out() -> None:
-    words = PlanWords({1: plan(1, "é" * 129, tags=("a",))}.get, period_ns=PERIOD_NS)
+    words = PlanMetadata({1: plan(1, "é" * 129, tags=("a",))}.get, period_ns=PERIOD_NS)
     announce, _ = map(decode, words.put(1, 50, 9, 0))
     assert isinstance(announce, DataSourceAnnounce)
     assert announce.name == ""
@@ -91,7 +91,7 @@ def test_a_name_that_is_too_long_for_the_wire_is_left_out() -> None:
 
 def test_what_others_say_of_a_stream_holds_where_the_plan_says_nothing() -> None:
     plans = {1: plan(1, "camera"), 2: plan(2)}
-    words = PlanWords(plans.get, period_ns=PERIOD_NS)
+    words = PlanMetadata(plans.get, period_ns=PERIOD_NS)
     own = words.put(1, 50, 9, 0)
     words.put(2, 50, 9, 0)
     foreign = DataSourceAnnounce(stream_id=1, producer_id=9, epoch=50, meta_version=0, name="far").encode()

@@ -10,11 +10,10 @@ import pytest
 
 from tensorpool import sbe
 from tensorpool.driver.actions import Send, Stop
-from tensorpool.driver.answers import Answers
 from tensorpool.driver.config import StreamSettings
 from tensorpool.driver.counters import DriverCounters
 from tensorpool.driver.leases import Refusal
-from tensorpool.driver.requests import attach_refused, detach_answer
+from tensorpool.driver.requests import ResponseCache, attach_refused, detach_answer
 from tensorpool.runtime.config import Secret
 from tensorpool.sbe import (
     PublishMode,
@@ -279,7 +278,7 @@ def test_the_same_correlation_id_of_another_client_is_another_request(world: Wor
 
 def test_answers_are_kept_in_bounded_number() -> None:
     actions: list = []
-    answers = Answers(actions, DriverCounters(), most=3)
+    answers = ResponseCache(actions, DriverCounters(), most=3)
     for n in range(5):
         answers.give(ShmDetachResponse(correlation_id=n, code=ResponseCode.OK), (int, 1, n))
     assert len(answers) == 3

@@ -17,8 +17,8 @@ from tensorpool.driver.actions import (
     RemoveFiles,
     SaveProvisions,
     Send,
-    Silence,
     Stop,
+    Withdraw,
 )
 from tensorpool.driver.config import DriverSettings
 from tensorpool.driver.leases import Refusal
@@ -86,7 +86,7 @@ class World:
                         self.announced[stream_id] = (files.epoch, producer_id)
                         self.history.append((stream_id, files.epoch, producer_id))
                     self.do(self.state.on_announced(stream_id, self.announce_failure, self.now))
-                case Silence(stream_id):
+                case Withdraw(stream_id):
                     self.announced.pop(stream_id, None)
                 case SaveProvisions():
                     self.saves += 1

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tensorpool.driver.client import all_rows
 from tensorpool.errors import CommandFailed
-from tensorpool.observe.driver import all_rows
 
 
 class Client:
