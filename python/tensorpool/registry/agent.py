@@ -60,16 +60,16 @@ class RegistryAgent:
         self.counters = DiscoveryCounters(instance=instance)
         self.index = DiscoveryIndex(max_streams=settings.max_streams)
         self.started_ns = clock.monotonic_ns()
-        self._parts: _Running | None = None
+        self._parts: _Resources | None = None
 
     @property
-    def _running(self) -> _Running:
+    def _running(self) -> _Resources:
         if self._parts is None:
             raise ClosedError("the registry has not started, or has ended")
         return self._parts
 
     def on_start(self) -> None:
-        self._parts = _Running(self)
+        self._parts = _Resources(self)
         self._parts.listen_to(self.settings.drivers)
         _LOG.info(
             "registry of %d drivers, asked on %s stream %d",
@@ -109,7 +109,7 @@ class RegistryAgent:
         ]
 
 
-class _Running:
+class _Resources:
     """What a registry holds while it runs."""
 
     def __init__(self, agent: RegistryAgent) -> None:
