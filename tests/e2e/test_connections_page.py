@@ -9,7 +9,7 @@ from typing import get_args
 from tensorpool import Outcome
 from tensorpool.client import lease
 from tensorpool.context.context import Event
-from tensorpool.context.host import Mode
+from tensorpool.context.driver_host import Mode
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "connections.md"

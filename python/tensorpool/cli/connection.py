@@ -16,7 +16,7 @@ import click
 from .. import context
 from ..client import ReportOptions
 from ..context.config import AeronSettings
-from ..context.opening import load_config
+from ..context.startup import load_config
 from ..errors import MediaDriverError, MediaDriverUnavailable
 from ..service import ServiceClient
 from ..shm.inspect import user_of

@@ -9,7 +9,7 @@ from .. import _native
 from ..client import Consumer
 from ..errors import ConfigError
 from .endpoints import SHARED_CHANNEL, WithEndpoints, checked_stream_id
-from .finding import WithDiscovery, check_by_name
+from .locate import WithDiscovery, check_by_name
 
 
 class WithConsumers(WithEndpoints, WithDiscovery):

@@ -22,10 +22,10 @@ from ..runtime.config import Secret
 from ..transport import StreamIds, embed_lock_path
 from ..transport.channels import ServiceStreams
 from .consumers import WithConsumers
+from .driver_host import DriverHost, Mode
 from .endpoints import SHARED_CHANNEL
-from .finding import WithDiscovery
 from .history import WithHistory
-from .host import DriverHost, Mode
+from .locate import WithDiscovery
 from .producers import WithProducers
 
 _T = TypeVar("_T")

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from ..client import Consumer, LeaseOptions, PerConsumerStreams, Producer, ReportOptions, wait_attached
 from ..errors import ConfigError, MediaDriverUnavailable, ServiceError
 from .describing import WithMetadata
-from .host import DriverHost, Mode
+from .driver_host import DriverHost, Mode
 from .services import WithServices
 
 _LOG = logging.getLogger(__name__)

@@ -113,9 +113,9 @@ def test_discovering_is_also_for_asyncio_and_for_scripts(
     assert [one.stream_id for one in found] == [free_stream_id]
     assert tp.discover(name="camera-1", aeron_dir=home.aeron_dir) == found
     assert asyncio.run(tp.discover_async(name="camera-1", aeron_dir=home.aeron_dir)) == found
-    from tensorpool.context import scripts
+    from tensorpool.context import startup
 
-    scripts._shared.pop(home.aeron_dir).close()
+    startup._shared.pop(home.aeron_dir).close()
     assert camera.attached
 
 

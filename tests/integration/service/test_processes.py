@@ -245,14 +245,14 @@ def test_services_are_found_and_the_module_itself_is_a_way_in(driver: str) -> No
     with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Oven(instance="7")):
         [found] = ctx.services(2.0)
         assert (found["tag"], found["name"], found["instance"]) == ("service:oven:7", "oven", "7")
-    from tensorpool.context import scripts
+    from tensorpool.context import startup
 
     with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Oven()):
         try:
             with tp.service("oven", aeron_dir=driver) as client:  # type: ignore[operator]
                 assert client.set("temperature", 42.0) == 42.0
         finally:
-            scripts._shared.pop(driver).close()
+            startup._shared.pop(driver).close()
 
 
 def test_malformed_answers_do_not_disturb_a_client(driver: str) -> None:

@@ -1,4 +1,9 @@
-"""What a context has to do with discovery: looking for streams, and the way from a name to its frames.
+"""Streams whose driver is on another machine (discovery §9): read off the bridge that a tag names.
+
+What a bridge has brought into this machine's memory is a stream of the driver here, and no concern of this
+module. The tag comes from outside, so of its channels only what a subscriber needs is taken.
+
+What a context has to do with discovery: looking for streams, and the way from a name to its frames.
 
 What is found is a hint. The stream's own driver has the last word, and only then is memory mapped
 (discovery §7): ask → attach at the driver that is named → compare the epoch → follow announces. An answer
@@ -12,12 +17,13 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, urlsplit
 
 from .. import _native
 from ..client import Consumer, LeaseOptions
 from ..client.lease import attach_error
 from ..discovery import DiscoveredStream, DiscoveryClient, DiscoverySettings, Filter, make_filter, routes
-from ..discovery.channels import is_ipc
+from ..discovery.channels import Channel, is_ipc
 from ..driver import namespace_on
 from ..errors import (
     AmbiguousStream,
@@ -31,12 +37,65 @@ from ..errors import (
 )
 from ..sbe import ShmPoolAnnounce
 from ..transport import StreamIds
-from .elsewhere import elsewhere, read_off_bridge
-from .host import Mode
+from .driver_host import Mode
 from .part import ContextPart
 
 if TYPE_CHECKING:
     from .context import Context
+
+_BRIDGE_POLL_S: Final = 0.005
+# Whatever else a channel can say concerns sockets, files and limits of this machine: not a stranger's affair.
+_TAKEN: Final = frozenset({"endpoint", "control", "control-mode", "interface", "reliable", "alias"})
+
+
+def uri_fault(uri: str) -> str | None:
+    """Why a fallback URI that was found is not followed."""
+    try:
+        words = parse_qs(urlsplit(uri).query, strict_parsing=True)
+    except ValueError as error:
+        return str(error)
+    for key in ("payload", "control"):
+        channel = Channel.parse(words.get(key, [""])[0])
+        if channel is None or channel.media != "udp" or not channel.parameters.keys() <= _TAKEN:
+            return f"its {key} channel is none to be followed"
+    return None
+
+
+def consume_from_bridge(
+    ctx: Context, stream: DiscoveredStream, uri: str, deadline: float, attach: Callable[..., Consumer]
+) -> Consumer | StreamNotLocal:
+    """A consumer of what the bridge sends; or why not. It is there once the bridge has announced the epoch
+    that was found: a way that nobody sends on is none."""
+    if (fault := uri_fault(uri)) is not None:
+        return not_local_error(stream, f"the bridge that it names cannot be used ({fault})")
+    try:
+        consumer = attach(ctx, fallback_uri=uri)
+    except ConfigError as error:
+        return not_local_error(stream, f"the bridge that it names cannot be used ({error})")
+    # A bridge says again what its source announces. Meanwhile another answer may have become the true one.
+    deadline = min(deadline, time.monotonic() + 3 * ctx._announce_period_ns / 1e9)
+    try:
+        while consumer.epoch != stream.epoch and time.monotonic() < deadline:
+            time.sleep(_BRIDGE_POLL_S)
+    except BaseException:
+        consumer.close()
+        raise
+    if (heard := consumer.epoch) == stream.epoch:
+        return consumer
+    consumer.close()
+    said = "says nothing" if heard is None else f"has epoch {heard}, and not {stream.epoch}"
+    return not_local_error(stream, f"the bridge that it names {said}")
+
+
+def not_local_error(stream: DiscoveredStream, but: str = "no bridge has brought it here") -> StreamNotLocal:
+    return StreamNotLocal(
+        f"{stream} is not on this media driver, so that its memory cannot be mapped here, and {but}; run "
+        f"tensorpool bridge on both machines with a mapping of source_stream_id {stream.stream_id}, and ask "
+        "by the same name",
+        stream_id=stream.stream_id,
+        driver_instance_id=stream.driver_instance_id,
+    )
+
 
 _ANNOUNCES: Final = "aeron:ipc?tether=false"
 _AGAIN_S: Final = 0.05
@@ -157,8 +216,8 @@ class WithDiscovery(ContextPart):
     ) -> Consumer | StreamNotLocal:
         uri = stream.fallback_uri
         if uri is None:
-            return elsewhere(stream)
-        return read_off_bridge(self, stream, uri, deadline, attach)  # type: ignore[arg-type]
+            return not_local_error(stream)
+        return consume_from_bridge(self, stream, uri, deadline, attach)  # type: ignore[arg-type]
 
     def _attached(
         self, stream: DiscoveredStream, attach: Callable[..., Consumer]

@@ -1,25 +1,34 @@
-"""`tensorpool.open()`: from configuration and arguments to a context."""
+"""`tensorpool.open()`: from configuration and arguments to a context.
+
+`tensorpool.service("recorder")` and `tensorpool.discover()` without a context: for scripts and prompts.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from types import ModuleType
+from typing import Any, Literal, TypeVar, get_args
 
+from .. import service as service_module
 from ..client import LeaseOptions, PerConsumerStreams, ReportOptions
-from ..discovery import DiscoverySettings
+from ..discovery import DiscoveredStream, DiscoverySettings
 from ..driver import DriverSettings
 from ..errors import ConfigError
 from ..runtime.config import Config
 from ..runtime.config.options import FILE_VARIABLE
+from ..service import ServiceClient
+from ..service.client import DEFAULT_TIMEOUT_S
 from ..service.config import ServiceSettings
 from ..transport import StreamIds, default_aeron_dir
 from ..transport.channels import ServiceStreams
 from .config import AeronSettings, ContextSettings, ShmSettings
 from .context import Context
-from .host import Mode
+from .driver_host import Mode
 
 _T = TypeVar("_T")
 _SHORTEST_S, _LONGEST_S = 0.01, 86_400.0
@@ -150,3 +159,63 @@ def _stream_ids(aeron: AeronSettings) -> StreamIds:
         qos=aeron.qos_stream_id,
         metadata=aeron.metadata_stream_id,
     )
+
+
+_shared: dict[str | None, Context] = {}
+
+
+def service(
+    name: str,
+    *,
+    instance: str | None = None,
+    token: str | None = None,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    aeron_dir: str | None = None,
+) -> ServiceClient:
+    """A client of a running service, on a context that is shared by all such calls and closed at the end."""
+    return _context(aeron_dir).service(name, instance=instance, token=token, timeout=timeout)
+
+
+def _context(aeron_dir: str | None) -> Context:
+    context = _shared.get(aeron_dir)
+    if context is None or context.closed:
+        # Never embeds a driver of either kind: what is asked for runs already, or is not there.
+        context = _shared[aeron_dir] = open("standalone", aeron_dir=aeron_dir, media_driver="external")
+    return context
+
+
+def discover(
+    *,
+    name: str | None = None,
+    tags: Sequence[str] = (),
+    stream_id: int | None = None,
+    producer_id: int | None = None,
+    data_source_id: int | None = None,
+    timeout: float | None = None,
+    aeron_dir: str | None = None,
+) -> list[DiscoveredStream]:
+    """The streams that fit all that is given, on a context that is shared by all such calls.
+
+    See `Context.discover`; `ctx.consumer(name=…)` goes all the way to the frames.
+    """
+    return _context(aeron_dir).discover(
+        name=name,
+        tags=tags,
+        stream_id=stream_id,
+        producer_id=producer_id,
+        data_source_id=data_source_id,
+        timeout=timeout,
+    )
+
+
+async def discover_async(**wanted: Any) -> list[DiscoveredStream]:
+    """`discover` for asyncio: the waiting is done on a thread, the loop stays free."""
+    return await asyncio.to_thread(discover, **wanted)
+
+
+class _CallableModule(ModuleType):
+    __call__ = staticmethod(service)
+
+
+# `tensorpool.service` is the package of the control plane and, called, the way to a client.
+sys.modules[service_module.__name__].__class__ = _CallableModule
