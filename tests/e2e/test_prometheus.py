@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tensorpool.metrics import MetricsPage, MetricsServer
-from tensorpool.supervisor.views import Snapshot
+from tensorpool.monitor.snapshot import Snapshot
 from tests.e2e.prometheus import needs_prometheus, program, prometheus
 from tests.unit.top.scene import system
 

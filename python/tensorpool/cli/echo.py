@@ -15,7 +15,7 @@ import numpy.typing as npt
 from .. import _native
 from ..context import Context
 from ..errors import FrameOverwritten
-from ..observe import encode_png, summarize, to_pixels
+from ..monitor import encode_png, summarize, to_pixels
 from .connection import Connection
 from .hz import silent
 

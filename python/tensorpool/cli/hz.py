@@ -11,7 +11,7 @@ import click
 from ..client import Consumer, Latency, LatencySummary
 from ..context import Context
 from ..errors import ReceiveTimeout
-from ..observe import Gauge, Intervals, Rate
+from ..monitor import Intervals, Rate, SampledRate
 from .connection import Connection
 from .screen import format_duration
 
@@ -41,7 +41,7 @@ class _Meter:
         self._told = 0
         self._by_frame = by_frame
         self._intervals = Intervals(window)
-        self._made = Gauge()
+        self._made = SampledRate()
         self._epoch: int | None = None
 
     def take(self, timeout: float) -> None:
@@ -50,7 +50,7 @@ class _Meter:
             return
         now_ns = time.monotonic_ns()
         if frame.epoch != self._epoch:
-            self._epoch, self._made = frame.epoch, Gauge()
+            self._epoch, self._made = frame.epoch, SampledRate()
         self.seen += 1
         self._intervals.add(frame.timestamp_ns if self._by_frame else now_ns)
         if self.seen % _EVERY == 0 or self.seen < _EVERY:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..context import Context
-from ..ledger import LiveLedger, Row, Verdict
+from ..monitor import LedgerRow, LiveLedger, Verdict
 from .connection import Connection, connection_options
 from .parameters import StreamId
 from .screen import BAD, DIM, GOOD, WARN, columns, console
@@ -61,11 +61,11 @@ def ledger(to: Connection, is_live: bool, stream_ids: tuple[int, ...], settle: f
         sys.exit(1)
 
 
-def _chosen(live: LiveLedger, stream_ids: tuple[int, ...]) -> list[Row]:
+def _chosen(live: LiveLedger, stream_ids: tuple[int, ...]) -> list[LedgerRow]:
     return [row for row in live.rows() if not stream_ids or row.stream_id in stream_ids]
 
 
-def _once(ctx: Context, stream_ids: tuple[int, ...], settle: float, as_json: bool) -> list[Row]:
+def _once(ctx: Context, stream_ids: tuple[int, ...], settle: float, as_json: bool) -> list[LedgerRow]:
     with LiveLedger(ctx) as live:
         live.settle(settle)
         rows = _chosen(live, stream_ids)
@@ -76,9 +76,9 @@ def _once(ctx: Context, stream_ids: tuple[int, ...], settle: float, as_json: boo
     return rows
 
 
-def _watch(ctx: Context, stream_ids: tuple[int, ...], as_json: bool) -> list[Row]:
+def _watch(ctx: Context, stream_ids: tuple[int, ...], as_json: bool) -> list[LedgerRow]:
     screen = console()
-    rows: list[Row] = []
+    rows: list[LedgerRow] = []
     with LiveLedger(ctx) as live:
         try:
             if as_json or not screen.is_terminal:
@@ -99,7 +99,7 @@ def _watch(ctx: Context, stream_ids: tuple[int, ...], as_json: bool) -> list[Row
     return rows
 
 
-def ledger_table(rows: list[Row], *, is_live: bool = False) -> Table:
+def ledger_table(rows: list[LedgerRow], *, is_live: bool = False) -> Table:
     """The ledger for people."""
     # Where nobody waits, the reasons have that room; a table that lives keeps its columns.
     with_waiting = is_live or any(row.waiting for row in rows)
@@ -129,12 +129,12 @@ def ledger_table(rows: list[Row], *, is_live: bool = False) -> Table:
     return table
 
 
-def _line(row: Row) -> str:
+def _line(row: LedgerRow) -> str:
     return (
         f"{row.stream_id}  {row.path} {row.who}  published {row.published} = delivered {row.delivered} "
         f"+ dropped ({_dropped(row) or 0}) + waiting {row.waiting}  {row.verdict}"
     )
 
 
-def _dropped(row: Row) -> str:
+def _dropped(row: LedgerRow) -> str:
     return ", ".join(f"{reason} {count:,}" for reason, count in sorted(row.dropped.items()) if count)

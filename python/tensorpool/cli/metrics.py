@@ -57,13 +57,13 @@ def run(config: Config) -> None:
     from dataclasses import replace
 
     from ..metrics.agent import MetricsAgent
-    from ..supervisor.garbage import collecting_rarely
+    from ..monitor.listener import reduced_gc
 
     settings = config[MetricsSettings]
     if settings.listen is None and settings.otlp is None:
         settings = replace(settings, listen=str(Address()))
     with (
-        collecting_rarely(),
+        reduced_gc(),
         context.open(mode="standalone", config=config, media_driver="external") as ctx,
     ):
         run_role("metrics", config, lambda: MetricsAgent(ctx, settings))

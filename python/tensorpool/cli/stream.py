@@ -13,7 +13,7 @@ import click
 from rich.text import Text
 
 from ..errors import TensorPoolError
-from ..observe import AnnounceEar, StreamHeard
+from ..monitor import AnnounceEar, StreamHeard
 from .connection import Connection, connection_options
 from .echo import echo_frames
 from .groups import Noun

@@ -13,16 +13,15 @@ from .. import context
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
 from ..errors import NoSuchService
-from ..ledger import LedgerAudit
 from ..metrics import Metrics, MetricsSettings
+from ..monitor import LedgerMonitor
+from ..monitor.listener import model_limits, reduced_gc
 from ..runtime.config import Config, role_options
 from ..runtime.role import RuntimeSettings, run_role
 from ..service import ServiceClient
 from ..service.config import ServiceSettings
 from ..supervisor.agent import SupervisorAgent
 from ..supervisor.config import SupervisorSettings
-from ..supervisor.ears import bounds_of
-from ..supervisor.garbage import collecting_rarely
 from .connection import Connection, connection_options
 from .groups import RunByDefault
 from .parameters import StreamId
@@ -72,7 +71,7 @@ def run(config: Config) -> None:
     the services' status stream, with its reason.
     """
     with (
-        collecting_rarely(),
+        reduced_gc(),
         context.open(mode="standalone", config=config) as ctx,
         ExitStack() as stack,
     ):
@@ -83,7 +82,7 @@ def run(config: Config) -> None:
                 settings=config[SupervisorSettings],
                 token=config[ServiceSettings].token,
                 instance=config[RuntimeSettings].instance,
-                audit=LedgerAudit(bounds_of(ctx)),
+                audit=LedgerMonitor(model_limits(ctx)),
             )
             # Here, where there is a log already: it says where they are.
             stack.enter_context(Metrics(config[MetricsSettings], lambda: agent.latest))

@@ -68,7 +68,7 @@ def top(
     It listens by itself, whether a supervisor runs or not. `--once` and what is no terminal get plain text;
     `--json` prints one object a look.
     """
-    from ..supervisor.garbage import collecting_rarely
+    from ..monitor.listener import reduced_gc
     from ..top.feed import WatcherFeed
     from ..top.page import Page
 
@@ -77,7 +77,7 @@ def top(
         known = ", ".join(one.title for one in page.table.columns if one.title)
         raise click.UsageError(f"{first} has no column {sort!r}; there are {known}")
     screen = console()
-    with collecting_rarely(), to.context() as ctx:
+    with reduced_gc(), to.context() as ctx:
         feed = WatcherFeed(ctx)
         try:
             if picture is not None:
@@ -159,7 +159,7 @@ def _print(
 
 def _as_json(page: Page) -> Any:
     """All that was heard, with the time of day."""
-    from ..supervisor.views import as_json
+    from ..monitor.snapshot import as_json
 
     return {"time_ns": str(time.time_ns()), **as_json(page.snapshot)}
 

@@ -14,7 +14,7 @@ from rich.tree import Tree
 from .. import _native
 from ..context import Context
 from ..errors import ReceiveTimeout, TensorPoolError
-from ..observe.lineage import Lineage, LineageBook, SeenFrame
+from ..monitor.lineage import Lineage, LineageTracker, TracedFrame
 from .connection import Connection
 from .screen import console
 
@@ -38,7 +38,7 @@ def follow(
     ids = dict.fromkeys((ctx.stream_ids.control, ctx.stream_ids.descriptor, *descriptor_streams))
     ears = [_native.Subscription(ctx._conductor, _CHANNEL, stream) for stream in ids]
     try:
-        _run(LineageBook(), ears, wanted, count, to)
+        _run(LineageTracker(), ears, wanted, count, to)
     except KeyboardInterrupt:
         return
     finally:
@@ -47,9 +47,9 @@ def follow(
 
 
 def _run(
-    book: LineageBook, ears: list[_native.Subscription], wanted: int, count: int | None, to: Connection
+    book: LineageTracker, ears: list[_native.Subscription], wanted: int, count: int | None, to: Connection
 ) -> None:
-    waiting: deque[tuple[float, SeenFrame]] = deque(maxlen=_MOST_WAITING)
+    waiting: deque[tuple[float, TracedFrame]] = deque(maxlen=_MOST_WAITING)
     shown, is_stream = 0, wanted <= LAST_STREAM_ID
     _connect(book, ears)
     deadline = time.monotonic() + to.timeout
@@ -71,7 +71,7 @@ def _run(
         time.sleep(_LOOK_S)
 
 
-def _connect(book: LineageBook, ears: list[_native.Subscription]) -> None:
+def _connect(book: LineageTracker, ears: list[_native.Subscription]) -> None:
     """Waits until all are heard, or are silent, and for a while more: the first frames that are shown would
     have no parents otherwise."""
     deadline = time.monotonic() + _CONNECT_S
@@ -83,7 +83,7 @@ def _connect(book: LineageBook, ears: list[_native.Subscription]) -> None:
             book.hear(message)
 
 
-def _show(frame: SeenFrame, lineage: Lineage, as_json: bool) -> None:
+def _show(frame: TracedFrame, lineage: Lineage, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"frame": frame.as_json(), **lineage.as_json()}))
     else:
@@ -98,7 +98,7 @@ def _branch(tree: Tree, lineage: Lineage) -> None:
         _branch(tree.add(_words(parent, None)), parent)
 
 
-def _words(lineage: Lineage, first: SeenFrame | None) -> str:
+def _words(lineage: Lineage, first: TracedFrame | None) -> str:
     """The frames that carry a trace: a frame with one parent carries the parent's on. Who was before whom
     cannot be told, for each stream comes by its own way."""
     others = [frame for frame in lineage.frames if frame != first]
@@ -107,7 +107,7 @@ def _words(lineage: Lineage, first: SeenFrame | None) -> str:
     return f"{row}  trace {lineage.trace_id}"
 
 
-def _nothing(book: LineageBook, wanted: int, timeout: float) -> TensorPoolError:
+def _nothing(book: LineageTracker, wanted: int, timeout: float) -> TensorPoolError:
     after = f"within {timeout:g} s"
     if wanted > LAST_STREAM_ID:
         return NoSuchTrace(f"no frame carried trace {wanted} or was made from it {after}")

@@ -22,7 +22,7 @@ from ..client import Consumer
 from ..context import Context
 from ..driver.client import driver_streams
 from ..errors import RegionRejected
-from ..observe import AnnounceEar, Gauge, LatencyEar, StreamHeard
+from ..monitor import AnnounceEar, LatencyEar, SampledRate, StreamHeard
 from .screen import DIM, WARN, columns, console, format_bytes, format_duration, format_shape
 
 # A descriptor stream of 16 MiB holds a tenth of a second of the fastest producers.
@@ -41,7 +41,7 @@ class _Watched:
     consumer: Consumer
     heard: StreamHeard
     window_ns: int
-    rate: Gauge = field(init=False)
+    rate: SampledRate = field(init=False)
     seq: int | None = None
     epoch: int | None = None
     shape: tuple[int, ...] | None = None
@@ -50,7 +50,7 @@ class _Watched:
     refused: str = ""
 
     def __post_init__(self) -> None:
-        self.rate = Gauge(self.window_ns)
+        self.rate = SampledRate(self.window_ns)
 
     def look(self) -> None:
         try:
@@ -62,7 +62,7 @@ class _Watched:
             return
         self.refused = ""
         if frame.epoch != self.epoch:
-            self.epoch, self.rate = frame.epoch, Gauge(self.window_ns)
+            self.epoch, self.rate = frame.epoch, SampledRate(self.window_ns)
         self.seq, self.shape, self.dtype = frame.seq, frame.shape, frame.element_type
         self.frame_bytes = frame.nbytes
         self.rate.add(time.monotonic_ns(), frame.seq)

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console, Group
 from rich.live import Live
 
-from ..ledger import Row
+from ..monitor import LedgerRow
 from .books import EpochBook, all_faults, pages_of
 from .death import Death, kill_camera, note_camera_back, note_frames_again, note_viewers_told
 from .hurry import Hurry, hurry
@@ -78,7 +78,7 @@ class Afterwards:
     queried: Queried | None = None
     page: Path | None = None
     """Where the user wants the report."""
-    whole: list[Row] = field(default_factory=list)
+    whole: list[LedgerRow] = field(default_factory=list)
 
 
 class Performance:
@@ -91,7 +91,7 @@ class Performance:
         self._asked = asked
         self._epochs: list[str] = []
         self._is_camera_dead = False
-        self.whole: list[Row] = []
+        self.whole: list[LedgerRow] = []
         """The ledger of the whole system, as somebody heard it who only listens."""
         self.recovered: list[str] = []
         """What the killed recorder had left open."""

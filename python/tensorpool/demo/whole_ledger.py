@@ -11,7 +11,7 @@ from rich.table import Table
 from ..client import ReportOptions
 from ..context import Context
 from ..context import open as open_context
-from ..ledger import LiveLedger, Row, Verdict
+from ..monitor import LedgerRow, LiveLedger, Verdict
 
 _TURN_S = 0.02
 _SETTLE_S = 20.0
@@ -32,7 +32,7 @@ class WholeLedger:
             with self._lock:
                 self._live.poll()
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[LedgerRow]:
         """When the figures have settled."""
         with self._lock:
             return self._live.settle(_SETTLE_S)
@@ -55,13 +55,13 @@ def listening(aeron_dir: str) -> Iterator[WholeLedger]:
             whole.close()
 
 
-def of_host(context: Context) -> list[Row]:
+def of_host(context: Context) -> list[LedgerRow]:
     """By one that takes part there."""
     with LiveLedger(context) as ledger:
         return ledger.settle(_SETTLE_S)
 
 
-def whole_faults(rows: Sequence[Row]) -> list[str]:
+def whole_faults(rows: Sequence[LedgerRow]) -> list[str]:
     """Why it is not exact."""
     fine = (Verdict.EXACT, Verdict.GONE)
     return [
@@ -71,7 +71,7 @@ def whole_faults(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def whole_table(rows: Sequence[Row]) -> Table:
+def whole_table(rows: Sequence[LedgerRow]) -> Table:
     table = Table(title="the whole system: published = delivered + dropped", title_justify="left", box=None)
     for name in ("stream", "path", "who", "published", "delivered", "dropped", ""):
         table.add_column(name, justify="right" if name in ("stream", "published", "delivered") else "left")

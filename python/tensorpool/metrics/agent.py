@@ -6,9 +6,9 @@ from typing import Final
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
-from ..ledger import LedgerAudit
-from ..supervisor.ears import Watcher, bounds_of
-from ..supervisor.latest import Latest
+from ..monitor import LedgerMonitor
+from ..monitor.listener import SystemMonitor, model_limits
+from ..monitor.model import SharedSnapshot
 from .config import MetricsSettings
 from .endpoint import Metrics
 
@@ -26,15 +26,15 @@ class MetricsAgent:
         self._context = context
         self._settings = settings
         self._clock = clock
-        self._watcher: Watcher | None = None
+        self._watcher: SystemMonitor | None = None
         self.metrics: Metrics | None = None
-        self._latest: Latest | None = None
+        self._latest: SharedSnapshot | None = None
         self._next_listen_ns = 0
 
     def on_start(self) -> None:
-        audit = LedgerAudit(bounds_of(self._context))
-        self._watcher = Watcher(self._context, audit=audit, clock=self._clock)
-        self._latest = Latest(self._watcher.picture, _PERIOD_NS, self._clock)
+        audit = LedgerMonitor(model_limits(self._context))
+        self._watcher = SystemMonitor(self._context, audit=audit, clock=self._clock)
+        self._latest = SharedSnapshot(self._watcher.picture, _PERIOD_NS, self._clock)
         self.metrics = Metrics(self._settings, self._latest)
 
     def do_work(self) -> int:

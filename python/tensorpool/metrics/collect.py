@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from ..supervisor.views import (
+from ..monitor.snapshot import (
     BridgeView,
     ConsumerView,
     DriverView,

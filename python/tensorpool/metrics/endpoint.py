@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from ..supervisor.views import Snapshot
+from ..monitor.snapshot import Snapshot
 from .address import Address
 from .config import MetricsSettings
 from .otel import OtelExport

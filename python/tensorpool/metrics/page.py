@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import __version__
-from ..supervisor.views import Snapshot
+from ..monitor.snapshot import Snapshot
 from .collect import DEFAULT_LIMITS, Limits, collect
 from .exposition import Family, render
 

@@ -17,21 +17,20 @@ from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
 from ..errors import RoleFailed
+from ..monitor.listener import open_listener
+from ..monitor.model import LedgerAudit, SharedSnapshot, SystemModel
+from ..monitor.reports import Notice
+from ..monitor.snapshot import LedgerView, MismatchView, Snapshot, as_json
+from ..monitor.streams import ModelLimits
 from ..runtime.config import Config, Secret
 from ..runtime.counters import CounterPublisher, CounterSet, counter, counters_by, gauge
 from ..sbe.message import Message
 from ..service import Event, ServiceAgent
 from ..shm.epoch_files import user_name
-from .bounds import Bounds
 from .config import SupervisorSettings
-from .ears import ears_on
-from .events import Happened
-from .latest import Latest
 from .orders import Orders
-from .picture import Audit, Picture
 from .policy import Decision, Policy
 from .service import SupervisorService
-from .views import LedgerView, MismatchView, Snapshot, as_json
 
 _LOG = logging.getLogger(__name__)
 _LISTEN_NS: Final = 20_000_000
@@ -65,7 +64,7 @@ class SupervisorAgent:
         settings: SupervisorSettings,
         token: Secret | None = None,
         instance: str = "",
-        audit: Audit | None = None,
+        audit: LedgerAudit | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._context = context
@@ -79,14 +78,14 @@ class SupervisorAgent:
         streams = context._streams
         channel = streams.channels[0] if streams.channels else "aeron:ipc"
         self._orders = Orders(channel, streams.descriptor_ids)
-        bounds = Bounds(
+        bounds = ModelLimits(
             announce_period_ns=context._announce_period_ns,
             report_period_ns=streams.period_ns,
             max_streams=settings.max_streams,
             max_consumers=settings.max_consumers,
         )
-        self._picture = Picture(bounds, audit)
-        self._latest = Latest(self._picture, settings.look_ns, clock)
+        self._picture = SystemModel(bounds, audit)
+        self._latest = SharedSnapshot(self._picture, settings.look_ns, clock)
         self._bounds = bounds
         self._mismatches: frozenset[MismatchView] = frozenset()
         self._started_ns = clock.monotonic_ns()
@@ -97,7 +96,7 @@ class SupervisorAgent:
     def on_start(self) -> None:
         conductor, services = self._context._conductor, self._context.service_streams
         with ExitStack() as stack:
-            self._ears = ears_on(self._context, (self._picture,), self._bounds, self._clock)
+            self._ears = open_listener(self._context, (self._picture,), self._bounds, self._clock)
             stack.callback(self._ears.close)
             control = self._context.stream_ids.control
             self._control = _native.Publication(conductor, "aeron:ipc", control)
@@ -170,7 +169,7 @@ class SupervisorAgent:
                 self.counters.mismatches.add()
                 self._service.say_mismatch(one)
                 text = f"{one.path} {one.who}: {one.problem}"
-                self._picture.observe(Happened("mismatch", one.stream_id, text), now_ns)
+                self._picture.observe(Notice("mismatch", one.stream_id, text), now_ns)
                 _LOG.error("stream %d: the ledger does not fit: %s", one.stream_id, text)
         self._mismatches = frozenset(wrong)
 
@@ -184,7 +183,7 @@ class SupervisorAgent:
         text = f"{decision.action} by {decision.by}: {decision.reason}"
         now_ns = self._clock.monotonic_ns()
         with self._latest.lock:
-            self._picture.observe(Happened("decision", decision.stream_id, f"{who}: {text}"), now_ns)
+            self._picture.observe(Notice("decision", decision.stream_id, f"{who}: {text}"), now_ns)
             sight = self._picture.sight(now_ns)
         _LOG.warning("%s: %s", who, text)
         if decision.action == "reconfigure":

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, Literal
 
+from ..monitor.model import Condition
 from ..runtime.config import DurationNs, IdRange, parse_duration, setting, settings, table
 
-Condition = Literal["drops", "staleness", "latency", "backlog"]
 Action = Literal["limit", "redirect", "flag", "reconfigure"]
 MAX_RATE_HZ: Final = 0xFFFF_FFFE
 FALLBACK_SCHEMES: Final = ("bridge://", "aeron:udp?")

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from ..monitor.snapshot import ConsumerView
 from ..sbe.wire import ConsumerConfig, ConsumerConfigR2, Mode
 from .policy import Decision
-from .views import ConsumerView
 
 _AGAIN_NS: Final = 2_000_000_000
 _MOST: Final = 100_000
@@ -28,7 +28,7 @@ class _Order:
     epoch: int = 0
 
 
-class Sight(Protocol):
+class OrderView(Protocol):
     """Who is there."""
 
     def consumer(self, stream_id: int, consumer_id: int) -> ConsumerView | None: ...
@@ -48,7 +48,7 @@ class Orders:
     def manual(self) -> frozenset[tuple[int, int]]:
         return frozenset(who for who, order in self._orders.items() if order.by == MANUAL)
 
-    def take(self, decision: Decision, sight: Sight) -> list[ConsumerConfig | ConsumerConfigR2]:
+    def take(self, decision: Decision, sight: OrderView) -> list[ConsumerConfig | ConsumerConfigR2]:
         """A decision about a consumer. What is to be said at once comes back; the rest follows by `due`."""
         if decision.consumer_id is None or decision.action not in ("limit", "redirect", "release"):
             return []
@@ -65,7 +65,7 @@ class Orders:
             self._orders[who] = _Order(decision.by, decision.max_rate_hz, decision.fallback_uri, own)
         return []
 
-    def due(self, sight: Sight, now_ns: int) -> Iterator[ConsumerConfig | ConsumerConfigR2]:
+    def due(self, sight: OrderView, now_ns: int) -> Iterator[ConsumerConfig | ConsumerConfigR2]:
         """What has to be said now so that every order is in force."""
         for who, order in list(self._orders.items()):
             consumer = sight.consumer(*who)
@@ -119,7 +119,7 @@ class Orders:
             descriptor_channel=self._channel if own else "",
         )
 
-    def _free_id(self, seed: Iterable[int], sight: Sight) -> int:
+    def _free_id(self, seed: Iterable[int], sight: OrderView) -> int:
         """An id of the range that nobody is known to have; the producer has the last word."""
         first, last = self._own_ids
         taken = sight.own_stream_ids() | {one.own_stream_id for one in self._orders.values()}

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from ..monitor.snapshot import ConsumerView
 from .config import Condition, Rule
-from .views import ConsumerView
 
 Who = tuple[int, int | None]
 """Stream and consumer; a rule of streams has no consumer."""
@@ -36,7 +36,7 @@ class Decision:
     value: str = ""
 
 
-class Sight(Protocol):
+class PolicyView(Protocol):
     """What rules look at."""
 
     def figures(self, when: Condition) -> Iterable[tuple[Who, float | None]]:
@@ -46,7 +46,7 @@ class Sight(Protocol):
 
 
 @dataclass(slots=True)
-class _Standing:
+class _RuleState:
     """How a rule stands to one target."""
 
     is_active: bool = False
@@ -60,7 +60,7 @@ class Policy:
 
     def __init__(self, rules: tuple[Rule, ...] = ()) -> None:
         self._rules = rules
-        self._standing: dict[str, dict[Who, _Standing]] = {}
+        self._standing: dict[str, dict[Who, _RuleState]] = {}
         """By rule."""
 
     @property
@@ -85,7 +85,7 @@ class Policy:
         self._rules = rules
         return undone
 
-    def judge(self, sight: Sight, now_ns: int, manual: frozenset[tuple[int, int]]) -> list[Decision]:
+    def judge(self, sight: PolicyView, now_ns: int, manual: frozenset[tuple[int, int]]) -> list[Decision]:
         """What is to be done now. Consumers that somebody steers by hand are left alone."""
         decisions: list[Decision] = []
         for rule in self._rules:
@@ -98,7 +98,7 @@ class Policy:
                     continue
                 standing = before.get(who)
                 if standing is None:
-                    standing = _Standing(is_active=_is_done(rule, sight, *who))
+                    standing = _RuleState(is_active=_is_done(rule, sight, *who))
                 there[who] = standing
                 if not standing.is_active and (figure is None or figure <= rule.above):
                     # As nearly all are: thousands, at each look.
@@ -108,7 +108,7 @@ class Policy:
         return decisions
 
 
-def _is_done(rule: Rule, sight: Sight, stream_id: int, consumer_id: int | None) -> bool:
+def _is_done(rule: Rule, sight: PolicyView, stream_id: int, consumer_id: int | None) -> bool:
     """Whether it is done already: by this rule, before the supervisor was started anew."""
     consumer = None if consumer_id is None else sight.consumer(stream_id, consumer_id)
     if consumer is None:
@@ -120,7 +120,7 @@ def _is_done(rule: Rule, sight: Sight, stream_id: int, consumer_id: int | None) 
 
 def _step(
     rule: Rule,
-    standing: _Standing,
+    standing: _RuleState,
     stream_id: int,
     consumer_id: int | None,
     figure: float | None,

@@ -9,12 +9,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RequestRejected
+from ..monitor.snapshot import MismatchView, as_json
 from ..runtime.config import Secret
 from ..service import Event, Service, command
 from .config import MAX_RATE_HZ, fallback_fault
 from .orders import MANUAL
 from .policy import Decision
-from .views import MismatchView, as_json
 
 if TYPE_CHECKING:
     from .agent import SupervisorAgent

@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from ..supervisor.views import Snapshot
+from ..monitor.snapshot import Snapshot
 from .detail import picture_size
 from .draw import draw
 from .feed import without

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from ..supervisor.views import PoolView, ProducerView, Snapshot, StreamView
+from ..monitor.snapshot import PoolView, ProducerView, Snapshot, StreamView
 from ..units import format_bytes, format_duration
 from .layout import Cell, Column, clean, lay_out, line_of, padded
 from .tables import (

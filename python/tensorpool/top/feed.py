@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from ..context import Context
-from ..ledger import LedgerAudit
-from ..supervisor.ears import Watcher, bounds_of
-from ..supervisor.views import Snapshot, StreamView
+from ..monitor import LedgerMonitor
+from ..monitor.listener import SystemMonitor, model_limits
+from ..monitor.snapshot import Snapshot, StreamView
 
 # Rates need two reports of everybody.
 _PERIODS: Final = 2.5
@@ -19,7 +19,7 @@ class WatcherFeed:
     """Ears and a picture on a context. `own` are consumers of ours, which nobody wants to see."""
 
     def __init__(self, context: Context) -> None:
-        self._watcher = Watcher(context, audit=LedgerAudit(bounds_of(context)))
+        self._watcher = SystemMonitor(context, audit=LedgerMonitor(model_limits(context)))
         bounds = self._watcher.bounds
         self._settle_s = _PERIODS * max(bounds.announce_period_ns, bounds.report_period_ns) / 1e9
         self.own: set[int] = set()

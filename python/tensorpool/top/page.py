@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from ..supervisor.views import Snapshot
+from ..monitor.snapshot import Snapshot
 from . import keys
 from .tables import TABLES, Table
 

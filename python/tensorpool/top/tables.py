@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..supervisor.views import (
+from ..monitor.snapshot import (
     ON_PURPOSE,
     ConsumerView,
     LatencyView,

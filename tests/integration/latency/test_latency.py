@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tensorpool.observe import LatencyEar
+from tensorpool.monitor import LatencyEar
 from tensorpool.runtime import read_aeron_counters
 from tests.remote import Background
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import tensorpool as tp
 from tensorpool import _native
-from tensorpool.ledger import LedgerAudit
+from tensorpool.monitor import LedgerMonitor
+from tensorpool.monitor.listener import model_limits
 from tensorpool.runtime.runner import Runner
 from tensorpool.service import Event
 from tensorpool.supervisor.agent import SupervisorAgent
 from tensorpool.supervisor.config import SupervisorSettings
-from tensorpool.supervisor.ears import bounds_of
 
 # Eight of ten frames received, and a reason for one of the other two.
 ACCOUNT = {
@@ -29,7 +29,7 @@ def test_an_account_that_does_not_add_up_is_told_once(
     said = json.dumps({"stream_id": free_stream_id, **ACCOUNT})
     account = Event(f"service:consumer:{free_stream_id}", "account", said)
     settings = SupervisorSettings(look_ns=100_000_000)
-    agent = SupervisorAgent(hub, settings=settings, audit=LedgerAudit(bounds_of(hub)))
+    agent = SupervisorAgent(hub, settings=settings, audit=LedgerMonitor(model_limits(hub)))
     mailbox = _native.Mailbox(hub._conductor, services.channel, services.status, ["service:supervisor"])
     voice = _native.Publication(hub._conductor, services.channel, services.status)
     runner = Runner(agent)

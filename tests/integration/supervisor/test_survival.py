@@ -11,6 +11,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import _native
+from tensorpool.monitor.listener import SystemMonitor
 from tensorpool.sbe.message import Message
 from tensorpool.sbe.wire import (
     ClockDomain,
@@ -23,7 +24,6 @@ from tensorpool.sbe.wire import (
     ShmPoolAnnounce,
 )
 from tensorpool.service import Event
-from tensorpool.supervisor.ears import Watcher
 from tests.integration.supervisor.test_policy_has_effect import supervising
 from tests.remote import Remote
 
@@ -88,7 +88,7 @@ def test_garbage_on_every_stream_changes_nothing_and_is_counted(
     ids, services = hub.stream_ids, hub.service_streams
     places = [ids.announce, ids.metadata, ids.qos, ids.control, services.status]
     rolled = random.Random(13)
-    with hub.producer(free_stream_id, name="sound") as camera, Watcher(hub) as watcher:
+    with hub.producer(free_stream_id, name="sound") as camera, SystemMonitor(hub) as watcher:
         voices = [_native.Publication(hub._conductor, "aeron:ipc", place) for place in places]
         try:
             wait_until(lambda: all(voice.is_ready and voice.offer(b"x" * 9) == "sent" for voice in voices))
@@ -107,7 +107,7 @@ def test_garbage_on_every_stream_changes_nothing_and_is_counted(
                 voice.close()
 
 
-def _is_as_it_was(watcher: Watcher, stream_id: int) -> bool:
+def _is_as_it_was(watcher: SystemMonitor, stream_id: int) -> bool:
     stream = watcher.snapshot().stream(stream_id)
     return (
         stream is not None

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 import tensorpool as tp
 from tensorpool.cli import cli
-from tensorpool.ledger import LiveLedger, Verdict
-from tensorpool.supervisor import StreamState
+from tensorpool.monitor import LiveLedger, Verdict
+from tensorpool.monitor.snapshot import StreamState
 from tests.remote import Remote
 
 

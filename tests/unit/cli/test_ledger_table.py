@@ -6,12 +6,12 @@ import pytest
 
 from tensorpool.cli.ledger import ledger_table
 from tensorpool.cli.screen import console
-from tensorpool.ledger import Row
+from tensorpool.monitor import LedgerRow
 
-ROW = Row(20_000, "producer", "4294967294", 1_000_000, 999_428, {"not_connected": 572})
+ROW = LedgerRow(20_000, "producer", "4294967294", 1_000_000, 999_428, {"not_connected": 572})
 
 
-def shown(rows: list[Row], capsys: pytest.CaptureFixture[str], *, is_live: bool = False) -> list[str]:
+def shown(rows: list[LedgerRow], capsys: pytest.CaptureFixture[str], *, is_live: bool = False) -> list[str]:
     console().print(ledger_table(rows, is_live=is_live))
     return capsys.readouterr().out.splitlines()
 
@@ -27,7 +27,7 @@ def test_nobody_waits_and_the_reasons_have_the_room(
 
 
 def test_who_waits_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    waiting = Row(20_000, "consumer", "7", 10, 8, waiting=2)
+    waiting = LedgerRow(20_000, "consumer", "7", 10, 8, waiting=2)
     head, _, row = shown([ROW, waiting], capsys)
     assert "waiting" in head
     assert row.split()[-2:] == ["2", "exact"]

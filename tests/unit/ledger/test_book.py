@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.ledger import LedgerBook, Row, Verdict
-from tensorpool.supervisor.events import (
-    BridgeTold,
-    ConsumerReport,
-    ConsumerTold,
-    ProducerTold,
-    RecorderTold,
-    WrittenTold,
+from tensorpool.monitor import LedgerRow, SystemLedger, Verdict
+from tensorpool.monitor.reports import (
+    BridgeStatus,
+    ConsumerQos,
+    ConsumerStatus,
+    ProducerStatus,
+    RecorderLedger,
+    RecorderStatus,
 )
 
 S = 1_000_000_000
 
 
-def producer(seqs: int, *, unpublished: int = 0, final: bool = False, **more: Any) -> ProducerTold:
+def producer(seqs: int, *, unpublished: int = 0, final: bool = False, **more: Any) -> ProducerStatus:
     fields: dict[str, Any] = {
         "stream_id": 5,
         "producer_id": 9,
@@ -38,22 +38,22 @@ def producer(seqs: int, *, unpublished: int = 0, final: bool = False, **more: An
         "sources": (),
         "is_final": final,
     }
-    return ProducerTold(**{**fields, **more})
+    return ProducerStatus(**{**fields, **more})
 
 
-def consumer(first: int, last: int, *, looks: int = 0, final: bool = False, **dropped: int) -> ConsumerTold:
+def consumer(first: int, last: int, *, looks: int = 0, final: bool = False, **dropped: int) -> ConsumerStatus:
     span = last - first + 1
     received = span - sum(dropped.values())
-    return ConsumerTold(5, 7, 2, 1, first, last, span, received, dropped, {}, looks, final)
+    return ConsumerStatus(5, 7, 2, 1, first, last, span, received, dropped, {}, looks, final)
 
 
-def row(book: LedgerBook, now_ns: int, path: str = "consumer") -> Row:
+def row(book: SystemLedger, now_ns: int, path: str = "consumer") -> LedgerRow:
     [found] = [one for one in book.rows(now_ns) if one.path == path]
     return found
 
 
 def test_what_lies_between_two_moments_is_on_its_way() -> None:
-    book = LedgerBook()
+    book = SystemLedger()
     book.observe(consumer(10, 79, late=3), S)
     book.observe(producer(100), S)
     found = row(book, S)
@@ -65,8 +65,8 @@ def test_what_lies_between_two_moments_is_on_its_way() -> None:
 
 
 def test_an_account_that_does_not_add_up_is_a_mismatch_if_it_lasts() -> None:
-    book = LedgerBook()
-    wrong = ConsumerTold(5, 7, 2, 1, 0, 9, 10, 8, {"late": 1}, {}, 0, False)
+    book = SystemLedger()
+    wrong = ConsumerStatus(5, 7, 2, 1, 0, 9, 10, 8, {"late": 1}, {}, 0, False)
     for second in range(3):
         book.observe(wrong, second * S)
         assert row(book, second * S).verdict is Verdict.SETTLING
@@ -81,7 +81,7 @@ def test_an_account_that_does_not_add_up_is_a_mismatch_if_it_lasts() -> None:
 
 
 def test_frames_that_were_published_last_and_never_came_are_a_mismatch() -> None:
-    book = LedgerBook()
+    book = SystemLedger()
     verdicts = []
     for second in range(8):
         book.observe(producer(100), second * S)
@@ -90,7 +90,7 @@ def test_frames_that_were_published_last_and_never_came_are_a_mismatch() -> None
     assert verdicts[0] is Verdict.WAITING
     assert verdicts[-1] is Verdict.MISMATCH
     # Who does not look has them before it still.
-    idle = LedgerBook()
+    idle = SystemLedger()
     for second in range(8):
         idle.observe(producer(100), second * S)
         idle.observe(consumer(0, 97, looks=4), second * S)
@@ -98,13 +98,13 @@ def test_frames_that_were_published_last_and_never_came_are_a_mismatch() -> None
 
 
 def test_what_the_producer_kept_or_held_back_explains_a_tail() -> None:
-    kept, limited = LedgerBook(), LedgerBook()
+    kept, limited = SystemLedger(), SystemLedger()
     for second in range(8):
         kept.observe(producer(100, unpublished=2), second * S)
         kept.observe(consumer(0, 97, looks=second), second * S)
         limited.observe(producer(100), second * S)
         limited.observe(consumer(0, 97, looks=second), second * S)
-        limited.observe(ConsumerReport(5, 7, 1, 97, 0, 0, True), second * S)
+        limited.observe(ConsumerQos(5, 7, 1, 97, 0, 0, True), second * S)
     found = row(kept, 7 * S)
     assert (found.verdict, dict(found.dropped), found.waiting) == ("exact", {"unpublished": 2}, 0)
     found = row(limited, 7 * S)
@@ -112,7 +112,7 @@ def test_what_the_producer_kept_or_held_back_explains_a_tail() -> None:
 
 
 def test_more_than_was_published_is_a_mismatch() -> None:
-    book = LedgerBook()
+    book = SystemLedger()
     for second in range(10):
         book.observe(producer(50), second * S)
         book.observe(consumer(0, 59), second * S)
@@ -123,7 +123,7 @@ def test_more_than_was_published_is_a_mismatch() -> None:
 
 def test_a_reader_that_spoke_after_its_producer_may_have_more() -> None:
     """Whoever looks at the same moment of each second sees the same picture each time."""
-    book = LedgerBook()
+    book = SystemLedger()
     for second in range(20):
         book.observe(producer(100 * second + 10), second * S)
         book.observe(consumer(0, 100 * second + 60), second * S + S // 2)
@@ -131,23 +131,23 @@ def test_a_reader_that_spoke_after_its_producer_may_have_more() -> None:
 
 
 def test_last_words_stay_and_who_leaves_without_one_is_gone() -> None:
-    book = LedgerBook()
+    book = SystemLedger()
     book.observe(producer(100, final=True), 0)
     book.observe(consumer(0, 59, final=True), 0)
     for path in ("producer", "consumer"):
         assert row(book, 60 * S, path).verdict is Verdict.EXACT
         assert row(book, 60 * S, path).has_ended
-    killed = LedgerBook()
+    killed = SystemLedger()
     killed.observe(consumer(0, 59), 0)
     assert row(killed, 60 * S).verdict is Verdict.GONE
 
 
 def test_recorders_and_bridges_are_joined_too() -> None:
-    book = LedgerBook()
+    book = SystemLedger()
     tape = {"stream_id": 5, "epoch": "1", "first_seq": "0", "last_seq": "9", "span": 10, "rows": 8}
     book.observe(producer(12), 0)
-    book.observe(RecorderTold("service:recorder", {"state": "recording"}), 0)
-    book.observe(WrittenTold("service:recorder", ({**tape, "gaps": {"late": 2}},)), 0)
+    book.observe(RecorderStatus("service:recorder", {"state": "recording"}), 0)
+    book.observe(RecorderLedger("service:recorder", ({**tape, "gaps": {"late": 2}},)), 0)
     found = row(book, 0, "recorder")
     assert (found.published, found.delivered, found.waiting, found.verdict) == (12, 8, 2, "waiting")
     mapping: dict[str, Any] = {
@@ -168,30 +168,30 @@ def test_recorders_and_bridges_are_joined_too() -> None:
             "whole": True,
         },
     }
-    book.observe(BridgeTold("service:bridge:b", 4, (mapping,)), 0)
+    book.observe(BridgeStatus("service:bridge:b", 4, (mapping,)), 0)
     found = row(book, 0, "bridge receive")
     assert (found.published, found.delivered, found.unaccounted) == (12, 7, 0)
     assert dict(found.dropped) == {"sender": 1, "network": 3, "conflict": 1}
     assert found.verdict is Verdict.EXACT
     # An account that began later than the receiver: what came before it is known to the receiver alone.
     later = mapping | {"delivered": 9, "ledger": mapping["ledger"] | {"whole": False}}
-    book.observe(BridgeTold("service:bridge:b", 4, (later,)), 0)
+    book.observe(BridgeStatus("service:bridge:b", 4, (later,)), 0)
     found = row(book, 0, "bridge receive")
     assert (found.published, found.delivered, found.unaccounted) == (14, 9, 0)
 
 
 @pytest.mark.parametrize("rows", [({},), ({"stream_id": -1},), ({"direction": "send"},)])
 def test_what_cannot_be_read_changes_nothing(rows: tuple[dict[str, Any], ...]) -> None:
-    book = LedgerBook()
-    book.observe(WrittenTold("service:recorder", rows), 0)
-    book.observe(BridgeTold("service:bridge", 1, rows), 0)
+    book = SystemLedger()
+    book.observe(RecorderLedger("service:recorder", rows), 0)
+    book.observe(BridgeStatus("service:bridge", 1, rows), 0)
     assert book.rows(0) == []
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=60))
 def test_sound_accounts_told_at_any_moments_never_mismatch(steps: list[tuple[bool, int]]) -> None:
     """A producer goes on, a consumer follows; each tells when it likes. Both looks are honest."""
-    book, sent, seen, now_ns = LedgerBook(), 0, -1, 0
+    book, sent, seen, now_ns = SystemLedger(), 0, -1, 0
     for tells_producer, more in steps:
         now_ns += S // 4
         sent += more
@@ -208,20 +208,20 @@ def test_sound_accounts_told_at_any_moments_never_mismatch(steps: list[tuple[boo
 
 
 def test_strangers_cannot_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorpool.ledger.book._MOST", 50)
-    book = LedgerBook()
+    monkeypatch.setattr("tensorpool.monitor.ledger._MOST", 50)
+    book = SystemLedger()
     for number in range(1, 200):
         book.observe(producer(10, stream_id=number), S)
-        book.observe(ConsumerTold(number, 7, 2, 1, 0, 9, 10, 10, {}, {}, 0, False), S)
-        book.observe(RecorderTold(f"service:recorder:{number}", {"state": "recording"}), S)
-        book.observe(WrittenTold(f"service:recorder:x{number}", ()), S)
-        book.observe(BridgeTold(f"service:bridge:{number}", 1, ()), S)
+        book.observe(ConsumerStatus(number, 7, 2, 1, 0, 9, 10, 10, {}, {}, 0, False), S)
+        book.observe(RecorderStatus(f"service:recorder:{number}", {"state": "recording"}), S)
+        book.observe(RecorderLedger(f"service:recorder:x{number}", ()), S)
+        book.observe(BridgeStatus(f"service:bridge:{number}", 1, ()), S)
     tables = (book._producers, book._newest, book._consumers, book._recorders, book._bridges)
     assert [len(one) for one in tables] == [50] * 5
 
 
 def test_what_was_not_heard_since_is_forgotten_with_its_producers() -> None:
-    book = LedgerBook()
+    book = SystemLedger()
     book.observe(producer(100), S)
     book.observe(consumer(0, 99), 5 * S)
     book.forget(3 * S)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tensorpool.metrics import Family, Limits, collect
 from tensorpool.metrics.catalogue import CATALOGUE
 from tensorpool.metrics.reference import page
-from tensorpool.supervisor.views import Snapshot
+from tensorpool.monitor.snapshot import Snapshot
 from tests.unit.top.scene import consumer, stream, system
 
 ROOT = Path(__file__).parents[3]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tensorpool import sbe
-from tensorpool.observe import StreamBook, announces
+from tensorpool.monitor import StreamBook, announces
 
 S = 1_000_000_000
 URI = "shm:file?path=/dev/shm/tensorpool-a/default/7/{epoch}/header.ring"

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from tensorpool.observe import Gauge, Intervals, summarize
+from tensorpool.monitor import Intervals, SampledRate, summarize
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -45,7 +45,7 @@ def test_a_clock_that_jumps_back_begins_anew() -> None:
 
 
 def test_a_gauge_knows_the_rate_between_looks_and_falls_off_in_silence() -> None:
-    gauge = Gauge(2 * S)
+    gauge = SampledRate(2 * S)
     assert gauge.per_second(0) is None
     for at in range(0, 4000, 20):
         gauge.add(at * MS, at * 50 // 1000)
@@ -58,7 +58,7 @@ def test_a_gauge_knows_the_rate_between_looks_and_falls_off_in_silence() -> None
 
 
 def test_a_gauge_begins_anew_with_a_new_epoch() -> None:
-    gauge = Gauge(2 * S)
+    gauge = SampledRate(2 * S)
     gauge.add(0, 1000)
     gauge.add(S, 1100)
     gauge.add(2 * S, 3)

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.observe import LatencyBook, StreamLatency
+from tensorpool.monitor import LatencyBook, StreamLatency
 
 S = 1_000_000_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.observe import LineageBook, SeenFrame
+from tensorpool.monitor import LineageTracker, TracedFrame
 from tensorpool.sbe import FrameDescriptor, TraceLinkSet, TraceParent
 
 
@@ -19,13 +19,13 @@ def links(trace_id: int, *parents: int) -> bytes:
 
 
 def test_a_tree_grows_from_frames_and_links_in_any_order() -> None:
-    book = LineageBook()
+    book = LineageTracker()
     book.hear(links(30, 10, 20))
     for message in (frame(1, 5, 10), frame(2, 6, 20), frame(3, 0, 10), frame(4, 7, 30)):
         assert book.hear(message) is not None
     tree = book.lineage(30)
     assert [one.trace_id for one in tree] == [30, 10, 20]
-    assert tree.frames == (SeenFrame(4, 1, 7, 30),)
+    assert tree.frames == (TracedFrame(4, 1, 7, 30),)
     assert [(f.stream_id, f.seq) for f in tree.parents[0].frames] == [(1, 5), (3, 0)]
     assert tree.as_json()["parents"][1] == {
         "trace_id": "20",
@@ -35,17 +35,17 @@ def test_a_tree_grows_from_frames_and_links_in_any_order() -> None:
 
 
 def test_what_breaks_a_rule_is_counted_and_changes_nothing() -> None:
-    book = LineageBook()
+    book = LineageTracker()
     for message in (b"", b"noise" * 9, links(5), links(5, 0), links(5, 6, 6), links(5, 5)):
         assert book.hear(message) is None
     assert (book.malformed, len(book)) == (6, 0)
     assert book.hear(frame(1, 1, None)) is None
     assert (book.untraced, len(book)) == (1, 0)
-    assert book.hear(frame(1, 2, 9)) == SeenFrame(1, 1, 2, 9)
+    assert book.hear(frame(1, 2, 9)) == TracedFrame(1, 1, 2, 9)
 
 
 def test_the_oldest_traces_are_forgotten() -> None:
-    book = LineageBook(max_traces=10)
+    book = LineageTracker(max_traces=10)
     for trace_id in range(1, 100):
         book.hear(frame(1, trace_id, trace_id))
         book.hear(frame(2, trace_id, 1))
@@ -56,7 +56,7 @@ def test_the_oldest_traces_are_forgotten() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.sets(st.integers(1, 8), min_size=1)), max_size=40))
 def test_a_tree_ends_whatever_was_said(said: list[tuple[int, set[int]]]) -> None:
-    book = LineageBook()
+    book = LineageTracker()
     parents: dict[int, set[int]] = {}
     for trace_id, named in said:
         book.hear(links(trace_id, *named))

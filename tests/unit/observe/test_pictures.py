@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
-from tensorpool.observe import encode_png, to_pixels
+from tensorpool.monitor import encode_png, to_pixels
 from tensorpool.preview import NotAnImage
 
 CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}

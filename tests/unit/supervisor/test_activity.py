@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tensorpool.monitor.listener import read_activity
+from tensorpool.monitor.reports import Activity
 from tensorpool.sbe import MAGIC
 from tensorpool.sbe.wire import ShmRegionSuperblock
-from tensorpool.supervisor.activity import read_activity
-from tensorpool.supervisor.events import Activity
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorpool.monitor.model import SystemModel
+from tensorpool.monitor.reports import ConsumerQos, ListenerPaused, ProducerQos
+from tensorpool.monitor.snapshot import Snapshot
+from tensorpool.monitor.streams import ModelLimits
 from tensorpool.sbe.wire import ConsumerHello, DataSourceAnnounce, Mode
-from tensorpool.supervisor import Bounds, Picture, Snapshot
-from tensorpool.supervisor.events import ConsumerReport, ProducerReport, Slept
 from tests.unit.supervisor.test_picture import announce, report
 
 S = 1_000_000_000
@@ -22,8 +24,8 @@ def words(second: int, stream: int, reader: int) -> list[object]:
     return [
         announce(stream_id=stream, epoch=4),
         DataSourceAnnounce(stream_id=stream, producer_id=9, epoch=4, meta_version=1, name=f"camera-{stream}"),
-        ProducerReport(stream, 9, 4, 100 * second),
-        ConsumerReport(stream, reader, 4, 100 * second, 0, 0, False),
+        ProducerQos(stream, 9, 4, 100 * second),
+        ConsumerQos(stream, reader, 4, 100 * second, 0, 0, False),
         ConsumerHello(
             stream_id=stream,
             consumer_id=reader,
@@ -50,7 +52,7 @@ def test_it_is_whole_after_three_periods(began: int, times: list[int]) -> None:
         for stream in range(1, STREAMS + 1):
             for reader in range(1, READERS + 1):
                 said += [(second * S + next(at), one) for one in words(second, stream, reader)]
-    picture = Picture(Bounds())
+    picture = SystemModel(ModelLimits())
     for at_ns, event in sorted(said, key=lambda one: one[0]):
         if began <= at_ns < began + 3 * S:
             picture.observe(event, at_ns)
@@ -78,11 +80,11 @@ def truth(snapshot: Snapshot) -> dict[int, Any]:
 
 
 def test_who_has_slept_itself_blames_nobody_for_the_silence() -> None:
-    picture = Picture(Bounds())
+    picture = SystemModel(ModelLimits())
     picture.observe(announce(), 0)
     picture.observe(report(7), 0)
     picture.observe(report(8), 0)
-    picture.observe(Slept(60 * S), 60 * S)
+    picture.observe(ListenerPaused(60 * S), 60 * S)
     # One is heard at once; the other has its word in the queue still.
     picture.observe(report(7), 60 * S)
     stream = picture.snapshot(60 * S).stream(5)

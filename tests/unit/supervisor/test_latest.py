@@ -5,16 +5,15 @@ from __future__ import annotations
 import threading
 
 from tensorpool.clock import ManualClock
-from tensorpool.supervisor import Picture
-from tensorpool.supervisor.latest import Latest
+from tensorpool.monitor.model import SharedSnapshot, SystemModel
 from tests.unit.supervisor.test_picture import announce, report
 
 S = 1_000_000_000
 
 
 def test_it_is_shown_anew_when_it_was_listened_to_a_while_later() -> None:
-    clock, picture = ManualClock(), Picture()
-    latest = Latest(picture, S, clock)
+    clock, picture = ManualClock(), SystemModel()
+    latest = SharedSnapshot(picture, S, clock)
     before = latest()
     assert before.streams == ()
     for stream_id in (5, 6):
@@ -30,8 +29,8 @@ def test_it_is_shown_anew_when_it_was_listened_to_a_while_later() -> None:
 
 
 def test_nobody_is_taken_for_silent_while_its_keeper_sleeps() -> None:
-    clock, picture = ManualClock(), Picture()
-    latest = Latest(picture, S, clock)
+    clock, picture = ManualClock(), SystemModel()
+    latest = SharedSnapshot(picture, S, clock)
     clock.advance(1)
     with latest.listening():
         picture.observe(announce(), clock.monotonic_ns())
@@ -43,8 +42,8 @@ def test_nobody_is_taken_for_silent_while_its_keeper_sleeps() -> None:
 
 
 def test_whoever_looks_waits_until_its_keeper_has_listened() -> None:
-    clock, picture = ManualClock(), Picture()
-    latest = Latest(picture, S, clock)
+    clock, picture = ManualClock(), SystemModel()
+    latest = SharedSnapshot(picture, S, clock)
     clock.advance(1)
     seen: list[int] = []
     looker = threading.Thread(target=lambda: seen.append(len(latest().streams)))

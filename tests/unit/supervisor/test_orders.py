@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tensorpool.monitor.snapshot import Snapshot
 from tensorpool.sbe.wire import ConsumerConfig, ConsumerConfigR2, Mode
-from tensorpool.supervisor import Snapshot
 from tensorpool.supervisor.orders import MANUAL, Orders
 from tensorpool.supervisor.policy import Decision
 from tests.unit.supervisor.test_policy import S, consumer, system

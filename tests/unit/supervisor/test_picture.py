@@ -7,23 +7,25 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorpool.monitor.model import SystemModel
+from tensorpool.monitor.reports import (
+    Activity,
+    BridgeStatus,
+    ConsumerQos,
+    ConsumerStatus,
+    DriverLeases,
+    DriverStatus,
+    ProducerQos,
+    RecorderLedger,
+    RecorderStatus,
+    RepeatedAnnounce,
+    ServiceAlive,
+    read_status,
+)
+from tensorpool.monitor.snapshot import StreamState
+from tensorpool.monitor.streams import ModelLimits
 from tensorpool.sbe.driver import LeaseRevokeReason, Role, ShmLeaseRevoked
 from tensorpool.sbe.wire import ClockDomain, ConsumerHello, DataSourceAnnounce, Mode, ShmPoolAnnounce
-from tensorpool.supervisor import Bounds, Picture, StreamState
-from tensorpool.supervisor.events import (
-    Activity,
-    AnnouncedAgain,
-    BridgeTold,
-    ConsumerReport,
-    ConsumerTold,
-    DriverTold,
-    LeasesTold,
-    ProducerReport,
-    RecorderTold,
-    ServiceSeen,
-    WrittenTold,
-    read_told,
-)
 
 S = 1_000_000_000
 
@@ -41,16 +43,16 @@ def announce(stream_id: int = 5, epoch: int = 1, producer_id: int = 9) -> ShmPoo
     )
 
 
-def report(consumer_id: int = 7, last: int = 0, gap: int = 0, late: int = 0, **more: Any) -> ConsumerReport:
+def report(consumer_id: int = 7, last: int = 0, gap: int = 0, late: int = 0, **more: Any) -> ConsumerQos:
     fields = {"stream_id": 5, "epoch": 1, "is_limited": False, **more}
-    return ConsumerReport(consumer_id=consumer_id, last_seq=last, drops_gap=gap, drops_late=late, **fields)
+    return ConsumerQos(consumer_id=consumer_id, last_seq=last, drops_gap=gap, drops_late=late, **fields)
 
 
 def test_rates_backlog_and_drops_follow_from_reports() -> None:
-    picture = Picture()
+    picture = SystemModel()
     picture.observe(announce(), 0)
     for second in range(4):
-        picture.observe(ProducerReport(5, 9, 1, 100 * second), second * S)
+        picture.observe(ProducerQos(5, 9, 1, 100 * second), second * S)
         picture.observe(report(last=90 * second, gap=10 * second), second * S)
     found = picture.snapshot(3 * S)
     stream = found.stream(5)
@@ -63,13 +65,13 @@ def test_rates_backlog_and_drops_follow_from_reports() -> None:
 
 
 def test_a_stream_is_stale_by_its_memory_or_by_silence_and_forgotten_later() -> None:
-    picture = Picture()
+    picture = SystemModel()
     picture.observe(announce(producer_id=0), 0)
     assert picture.snapshot(S).stream(5).state is StreamState.NO_PRODUCER  # type: ignore[union-attr]
     picture.observe(announce(), S)
     assert picture.snapshot(S).stream(5).state is StreamState.QUIET  # type: ignore[union-attr]
     picture.observe(Activity(5, 1, S), 7 * S)
-    picture.observe(AnnouncedAgain(5, 1, announce()), 7 * S)
+    picture.observe(RepeatedAnnounce(5, 1, announce()), 7 * S)
     assert picture.snapshot(7 * S).stream(5).state is StreamState.STALE  # type: ignore[union-attr]
     picture.observe(Activity(5, 1, 7 * S), 8 * S)
     assert picture.snapshot(8 * S).stream(5).state is StreamState.QUIET  # type: ignore[union-attr]
@@ -78,11 +80,11 @@ def test_a_stream_is_stale_by_its_memory_or_by_silence_and_forgotten_later() -> 
 
 
 def test_one_lie_about_an_epoch_does_not_hide_a_stream_for_long() -> None:
-    picture = Picture()
-    sound = AnnouncedAgain(5, 1, announce())
+    picture = SystemModel()
+    sound = RepeatedAnnounce(5, 1, announce())
     picture.observe(announce(), 0)
     picture.observe(announce(epoch=1 << 60), S)
-    picture.observe(ConsumerReport(5, 7, 1 << 60, 3, 0, 0, False), S)
+    picture.observe(ConsumerQos(5, 7, 1 << 60, 3, 0, 0, False), S)
     for second in range(1, 8):
         picture.observe(sound, second * S)
         picture.observe(report(7, last=second), second * S)
@@ -92,7 +94,7 @@ def test_one_lie_about_an_epoch_does_not_hide_a_stream_for_long() -> None:
 
 
 def test_who_falls_silent_or_loses_its_lease_has_left() -> None:
-    picture = Picture()
+    picture = SystemModel()
     picture.observe(announce(), 0)
     picture.observe(report(7), 0)
     picture.observe(report(8), 0)
@@ -114,10 +116,10 @@ def test_who_falls_silent_or_loses_its_lease_has_left() -> None:
 
 
 def test_who_says_its_last_word_has_left_at_once() -> None:
-    picture = Picture()
+    picture = SystemModel()
     picture.observe(announce(), 0)
     for is_final in (False, True):
-        told = ConsumerTold(5, 7, 2, 1, 0, 9, 10, 10, {}, {}, 1, is_final)
+        told = ConsumerStatus(5, 7, 2, 1, 0, 9, 10, 10, {}, {}, 1, is_final)
         picture.observe(told, S)
         stream = picture.snapshot(S).stream(5)
         assert stream is not None
@@ -126,7 +128,7 @@ def test_who_says_its_last_word_has_left_at_once() -> None:
 
 def test_who_was_there_in_an_epoch_that_is_over_is_gone_within_three_periods() -> None:
     """After a driver's death clients come back under other ids, and nobody says farewell to the old ones."""
-    picture = Picture()
+    picture = SystemModel()
     picture.observe(announce(epoch=1), 0)
     picture.observe(report(7, epoch=1), 0)
     picture.observe(report(8, epoch=1), 0)
@@ -142,9 +144,9 @@ def test_who_was_there_in_an_epoch_that_is_over_is_gone_within_three_periods() -
 
 
 def test_a_producer_that_left_is_gone_with_the_announce_that_says_so() -> None:
-    picture = Picture()
+    picture = SystemModel()
     picture.observe(announce(), 0)
-    picture.observe(ProducerReport(5, 9, 1, 100), 0)
+    picture.observe(ProducerQos(5, 9, 1, 100), 0)
     picture.observe(announce(producer_id=0), S)
     stream = picture.snapshot(S).stream(5)
     assert stream is not None
@@ -152,7 +154,7 @@ def test_a_producer_that_left_is_gone_with_the_announce_that_says_so() -> None:
 
 
 def test_consumers_of_a_stream_that_is_forgotten_make_room() -> None:
-    picture = Picture(Bounds(announce_period_ns=S // 100, max_consumers=2))
+    picture = SystemModel(ModelLimits(announce_period_ns=S // 100, max_consumers=2))
     for stream_id, second in ((5, 0), (6, 1), (7, 2)):
         picture.observe(announce(stream_id=stream_id), second * S)
         for consumer_id in (1, 2):
@@ -163,7 +165,7 @@ def test_consumers_of_a_stream_that_is_forgotten_make_room() -> None:
 
 
 def test_two_who_go_by_one_id_are_told() -> None:
-    picture = Picture()
+    picture = SystemModel()
     picture.observe(announce(), 0)
     for second in range(6):
         picture.observe(report(7, last=100 + second, gap=5), second * S)
@@ -171,25 +173,25 @@ def test_two_who_go_by_one_id_are_told() -> None:
     [found] = picture.snapshot(6 * S).collisions
     assert (found.kind, found.stream_id, found.id) == ("consumer", 5, 7)
     # One that only began anew is none.
-    fresh = Picture()
+    fresh = SystemModel()
     fresh.observe(report(7, last=100, gap=5), 0)
     fresh.observe(report(7, last=1, gap=0), S)
     assert fresh.snapshot(S).collisions == ()
 
 
 def test_two_producers_and_two_owners_of_one_stream_are_told() -> None:
-    picture = Picture()
+    picture = SystemModel()
     for second in range(4):
         picture.observe(announce(epoch=7), second * S)
         picture.observe(announce(epoch=3), second * S + 1)
-        picture.observe(ProducerReport(5, 9, 7, second), second * S)
-        picture.observe(ProducerReport(5, 10, 7, second), second * S + 1)
+        picture.observe(ProducerQos(5, 9, 7, second), second * S)
+        picture.observe(ProducerQos(5, 10, 7, second), second * S + 1)
     assert {one.kind for one in picture.snapshot(4 * S).collisions} == {"stream", "producer"}
     assert picture.snapshot(4 * S).stream(5).epoch == 7  # type: ignore[union-attr]
 
 
 def test_names_and_wishes_are_kept() -> None:
-    picture = Picture()
+    picture = SystemModel()
     for version, name in ((0, "by the driver"), (3, "camera")):
         said = DataSourceAnnounce(stream_id=5, producer_id=9, epoch=1, meta_version=version, name=name)
         picture.observe(said, 0)
@@ -210,7 +212,7 @@ def test_names_and_wishes_are_kept() -> None:
 
 
 def test_what_services_tell_is_shown_and_what_is_wrong_is_counted() -> None:
-    picture = Picture()
+    picture = SystemModel()
     status = {
         "state": "recording",
         "problem": None,
@@ -233,14 +235,14 @@ def test_what_services_tell_is_shown_and_what_is_wrong_is_counted() -> None:
         "rows": 5,
         "gaps": {"late": 1},
     }
-    picture.observe(RecorderTold("service:recorder:a", status), 0)
-    picture.observe(WrittenTold("service:recorder:a", (written,)), 0)
+    picture.observe(RecorderStatus("service:recorder:a", status), 0)
+    picture.observe(RecorderLedger("service:recorder:a", (written,)), 0)
     for wrong in (
-        RecorderTold("service:recorder", {}),
-        WrittenTold("service:recorder", ({},)),
-        DriverTold("service:driver", {"pid": "x"}),
-        LeasesTold("service:driver", ({"lease_id": -1},)),
-        BridgeTold("service:bridge", 1, ({"direction": "send"},)),
+        RecorderStatus("service:recorder", {}),
+        RecorderLedger("service:recorder", ({},)),
+        DriverStatus("service:driver", {"pid": "x"}),
+        DriverLeases("service:driver", ({"lease_id": -1},)),
+        BridgeStatus("service:bridge", 1, ({"direction": "send"},)),
     ):
         picture.observe(wrong, 0)
     found = picture.snapshot(0)
@@ -250,14 +252,14 @@ def test_what_services_tell_is_shown_and_what_is_wrong_is_counted() -> None:
 
 
 def test_of_mappings_that_a_bridge_has_no_more_nothing_is_kept() -> None:
-    picture = Picture()
+    picture = SystemModel()
 
-    def told(source: int, frames: int) -> BridgeTold:
+    def told(source: int, frames: int) -> BridgeStatus:
         row = {
             "direction": "send", "source_stream_id": source, "dest_stream_id": 1, "connected": True,
             "epoch": "1", "sent": frames, "published": frames, "bytes": 0, "dropped": {},
         }  # fmt: skip
-        return BridgeTold("service:bridge", 4, (row,))
+        return BridgeStatus("service:bridge", 4, (row,))
 
     for number in range(1, 500):
         picture.observe(told(number, 1), number)
@@ -271,21 +273,21 @@ def test_of_mappings_that_a_bridge_has_no_more_nothing_is_kept() -> None:
 
 
 def test_services_that_are_made_up_find_no_room_beyond_a_bound() -> None:
-    picture = Picture()
+    picture = SystemModel()
     for number in range(1200):
-        picture.observe(ServiceSeen(f"service:x:{number}", "x", str(number), 1), 0)
-        picture.observe(BridgeTold(f"service:bridge:{number}", 1, ()), 0)
+        picture.observe(ServiceAlive(f"service:x:{number}", "x", str(number), 1), 0)
+        picture.observe(BridgeStatus(f"service:bridge:{number}", 1, ()), 0)
     found = picture.snapshot(0)
     assert (len(found.services), len(found.bridges)) == (1024, 1024)
     assert found.unheard == {"full": 176, "service": 176}
 
 
 def test_strangers_cannot_fill_it() -> None:
-    picture = Picture(Bounds(max_streams=10, max_consumers=20))
+    picture = SystemModel(ModelLimits(max_streams=10, max_consumers=20))
     for number in range(1000):
         picture.observe(announce(number), 0)
         picture.observe(report(number, stream_id=3), 0)
-        picture.observe(ServiceSeen(f"service:{number}", "x", "", number), 0)
+        picture.observe(ServiceAlive(f"service:{number}", "x", "", number), 0)
     found = picture.snapshot(0)
     assert len(found.streams) == 10
     assert sum(len(one.consumers) for one in found.streams) == 20
@@ -298,11 +300,11 @@ ids = st.integers(1, 3)
 counts = st.integers(0, 50)
 reports = st.one_of(
     st.builds(announce, ids, ids, st.integers(0, 2)),
-    st.builds(lambda stream, epoch: AnnouncedAgain(stream, epoch, announce(stream, epoch)), ids, ids),
-    st.builds(ProducerReport, ids, ids, ids, st.one_of(st.none(), counts)),
-    st.builds(ConsumerReport, ids, ids, ids, st.one_of(st.none(), counts), counts, counts, st.booleans()),
+    st.builds(lambda stream, epoch: RepeatedAnnounce(stream, epoch, announce(stream, epoch)), ids, ids),
+    st.builds(ProducerQos, ids, ids, ids, st.one_of(st.none(), counts)),
+    st.builds(ConsumerQos, ids, ids, ids, st.one_of(st.none(), counts), counts, counts, st.booleans()),
     st.builds(
-        ConsumerTold, ids, ids, ids, ids, counts, counts, counts, counts, st.just({}), st.just({}), counts,
+        ConsumerStatus, ids, ids, ids, ids, counts, counts, counts, counts, st.just({}), st.just({}), counts,
         st.booleans(),
     ),
     st.builds(Activity, ids, ids, counts),
@@ -311,7 +313,7 @@ reports = st.one_of(
 
 @given(st.lists(st.tuples(reports, st.integers(0, 8 * S)), max_size=60))
 def test_whatever_comes_the_count_of_consumers_is_right(events: list[tuple[object, int]]) -> None:
-    picture, now_ns = Picture(), 0
+    picture, now_ns = SystemModel(), 0
     for event, later_ns in events:
         now_ns += later_ns
         picture.observe(event, now_ns)
@@ -325,4 +327,4 @@ def test_whatever_comes_the_count_of_consumers_is_right(events: list[tuple[objec
 
 @given(st.text(), st.sampled_from(["producer", "consumer", "latency"]))
 def test_no_words_make_it_raise(text: str, kind: str) -> None:
-    assert read_told(kind, text) is None
+    assert read_status(kind, text) is None

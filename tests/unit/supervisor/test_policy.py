@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.supervisor import ConsumerView, Snapshot, StreamState, StreamView
+from tensorpool.monitor.snapshot import ConsumerView, Snapshot, StreamState, StreamView
 from tensorpool.supervisor.config import Condition, Rule
 from tensorpool.supervisor.policy import Decision, Policy, Who
 

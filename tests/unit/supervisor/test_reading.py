@@ -9,6 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorpool.monitor.reports import (
+    ConsumerQos,
+    MessageReader,
+    ProducerQos,
+    RejectedMessage,
+    RepeatedAnnounce,
+    read_status,
+    read_status_event,
+)
 from tensorpool.sbe.driver import ShmDriverShutdown, ShutdownReason
 from tensorpool.sbe.wire import (
     Attribute,
@@ -19,14 +28,6 @@ from tensorpool.sbe.wire import (
     QosProducer,
 )
 from tensorpool.service import Event
-from tensorpool.supervisor.events import (
-    AnnouncedAgain,
-    ConsumerReport,
-    ProducerReport,
-    Unheard,
-    read_told,
-)
-from tensorpool.supervisor.reading import Reader, read_word
 from tests.unit.supervisor.test_picture import announce
 
 NULL = (1 << 64) - 1
@@ -59,7 +60,7 @@ def qos(**more: Any) -> QosConsumer:
     return QosConsumer(**{**fields, **more})
 
 
-def read(reader: Reader, message: bytes) -> object | None:
+def read(reader: MessageReader, message: bytes) -> object | None:
     """What one message comes to."""
     found = list(reader.heard([message]))
     assert len(found) <= 1
@@ -67,38 +68,38 @@ def read(reader: Reader, message: bytes) -> object | None:
 
 
 def read_quickly(message: bytes) -> object | None:
-    [found] = Reader().told([message])
+    [found] = MessageReader().told([message])
     return None if found is message else found
 
 
 def test_reports_are_read_by_their_offsets() -> None:
-    reader = Reader()
-    assert read(reader, qos().encode()) == ConsumerReport(5, 7, 3, 41, 2, 1, True)
+    reader = MessageReader()
+    assert read(reader, qos().encode()) == ConsumerQos(5, 7, 3, 41, 2, 1, True)
     assert read(reader, qos(last_seq_seen=NULL, mode=Mode.STREAM).encode()) == (
-        ConsumerReport(5, 7, 3, None, 2, 1, False)
+        ConsumerQos(5, 7, 3, None, 2, 1, False)
     )
     told = QosProducer(stream_id=5, producer_id=9, epoch=3, current_seq=50)
-    assert read(reader, told.encode()) == ProducerReport(5, 9, 3, 50)
+    assert read(reader, told.encode()) == ProducerQos(5, 9, 3, 50)
     nothing = QosProducer(stream_id=5, producer_id=9, epoch=3, current_seq=NULL)
-    assert read(reader, nothing.encode()) == ProducerReport(5, 9, 3, None)
+    assert read(reader, nothing.encode()) == ProducerQos(5, 9, 3, None)
     # A report says something each time, also if it is the same.
-    assert read(reader, nothing.encode()) == ProducerReport(5, 9, 3, None)
+    assert read(reader, nothing.encode()) == ProducerQos(5, 9, 3, None)
 
 
 @pytest.mark.parametrize(
     "message", [qos().encode(), QosProducer(stream_id=5, producer_id=9, epoch=3, current_seq=50).encode()]
 )
 def test_a_report_that_is_cut_or_bent_is_malformed(message: bytes) -> None:
-    reader = Reader()
+    reader = MessageReader()
     for end in range(len(message)):
-        assert read(reader, message[:end]) == Unheard("malformed")
-    assert read(reader, b"\x01\x00" + message[2:]) == Unheard("malformed")
+        assert read(reader, message[:end]) == RejectedMessage("malformed")
+    assert read(reader, b"\x01\x00" + message[2:]) == RejectedMessage("malformed")
     bent = qos().encode()
-    assert read(reader, bent[:-1] + b"\x09") == Unheard("malformed")
+    assert read(reader, bent[:-1] + b"\x09") == RejectedMessage("malformed")
 
 
 def test_what_was_said_before_is_not_read_again_until_it_is_forgotten() -> None:
-    reader = Reader()
+    reader = MessageReader()
     first, other = hello(7).encode(), hello(8).encode()
     assert read(reader, first) == hello(7)
     assert read(reader, first) is None
@@ -114,18 +115,18 @@ def test_what_was_said_before_is_not_read_again_until_it_is_forgotten() -> None:
 
 
 def test_an_announce_that_differs_in_its_time_only_is_the_same_again() -> None:
-    reader = Reader()
+    reader = MessageReader()
     said = announce()
     later = announce().__class__(**{**_fields(said), "announce_timestamp_ns": 99})
     assert read(reader, said.encode()) == said
-    assert read(reader, later.encode()) == AnnouncedAgain(5, 1, said)
+    assert read(reader, later.encode()) == RepeatedAnnounce(5, 1, said)
     assert read(reader, announce(epoch=2).encode()) == announce(epoch=2)
     assert read(reader, announce(stream_id=6).encode()) == announce(stream_id=6)
-    assert read(reader, said.encode()[:20]) == Unheard("malformed")
+    assert read(reader, said.encode()[:20]) == RejectedMessage("malformed")
 
 
 def test_strangers_cannot_fill_its_memory() -> None:
-    reader = Reader(most_bytes=100_000)
+    reader = MessageReader(most_bytes=100_000)
     for number in range(200):
         attribute = Attribute(key="k", format="f", value=bytes(5000))
         found = DataSourceMeta(stream_id=number, meta_version=1, timestamp_ns=0, attributes=(attribute,))
@@ -133,28 +134,28 @@ def test_strangers_cannot_fill_its_memory() -> None:
         assert 0 < reader._hearing.remembered_bytes <= 100_000
     large = Attribute(key="k", format="f", value=bytes(70_000))
     too_large = DataSourceMeta(stream_id=1, meta_version=1, timestamp_ns=0, attributes=(large,))
-    assert read(reader, too_large.encode()) == Unheard("large")
+    assert read(reader, too_large.encode()) == RejectedMessage("large")
 
 
 @given(st.binary(max_size=300))
 def test_no_bytes_make_it_raise(noise: bytes) -> None:
-    reader = Reader()
+    reader = MessageReader()
     read(reader, noise)
-    read_word(noise)
+    read_status_event(noise)
     assert read_quickly(noise) is None
     for message in (announce().encode(), hello(7).encode(), qos().encode()):
         # Noise behind a header that is known.
         read(reader, message[:8] + noise)
-        read_word(message[:8] + noise)
+        read_status_event(message[:8] + noise)
 
 
 def test_a_word_is_read_whole_or_not_at_all() -> None:
     message = Event("service:camera", "exposure", "7 ü", 11).encode()
-    assert read_word(message) == (11, "service:camera", "exposure", "7 ü")
+    assert read_status_event(message) == (11, "service:camera", "exposure", "7 ü")
     for end in range(len(message)):
-        assert read_word(message[:end]) is None
-    assert read_word(message.replace("ü".encode(), b"\xff\xff")) is None
-    assert read_word(hello(7).encode()) is None
+        assert read_status_event(message[:end]) is None
+    assert read_status_event(message.replace("ü".encode(), b"\xff\xff")) is None
+    assert read_status_event(hello(7).encode()) is None
 
 
 def _fields(message: Any) -> dict[str, Any]:
@@ -224,7 +225,7 @@ def test_the_quick_way_reads_the_same_as_the_thorough_one(kind: str, words: Any)
         text = json.dumps(said, separators=(comma, ":"), ensure_ascii=False)
         role, key = ("consumer", "latency") if kind == "latency" else (kind, "account")
         quick = read_quickly(Event(f"service:{role}:5", key, text).encode())
-        thorough = read_told(kind, text)
+        thorough = read_status(kind, text)
         assert thorough is not None
         if quick is not None:
             read += 1

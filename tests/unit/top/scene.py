@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tensorpool.supervisor.views import (
+from tensorpool.monitor.snapshot import (
     BridgeView,
     CollisionView,
     ConsumerView,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tensorpool.supervisor.views import LedgerView, Snapshot
+from tensorpool.monitor.snapshot import LedgerView, Snapshot
 from tensorpool.top import keys
 from tensorpool.top.draw import draw
 from tensorpool.top.layout import lay_out

@@ -20,7 +20,7 @@ _MAX_NODES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class SeenFrame:
+class TracedFrame:
     """A frame by its descriptor."""
 
     stream_id: int
@@ -37,7 +37,7 @@ class Lineage:
     """A trace, the frames that carry it, as they were heard, and the traces that it was made from."""
 
     trace_id: int
-    frames: tuple[SeenFrame, ...] = ()
+    frames: tuple[TracedFrame, ...] = ()
     parents: tuple[Lineage, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -56,11 +56,11 @@ class Lineage:
 
 @dataclass(slots=True)
 class _Trace:
-    frames: list[SeenFrame] = field(default_factory=list)
+    frames: list[TracedFrame] = field(default_factory=list)
     parents: tuple[int, ...] = ()
 
 
-class LineageBook:
+class LineageTracker:
     """What was heard of traces."""
 
     def __init__(self, max_traces: int = _MAX_TRACES) -> None:
@@ -69,7 +69,7 @@ class LineageBook:
         self.malformed = 0
         self.untraced = 0
 
-    def hear(self, message: bytes) -> SeenFrame | None:
+    def hear(self, message: bytes) -> TracedFrame | None:
         """One message of a descriptor or control stream; the frame, if it tells of one that has a trace."""
         try:
             found = decode(message)
@@ -80,7 +80,7 @@ class LineageBook:
             case FrameDescriptor(trace_id=None):
                 self.untraced += 1
             case FrameDescriptor(trace_id=int() as trace_id):
-                frame = SeenFrame(found.stream_id, found.epoch, found.seq, trace_id)
+                frame = TracedFrame(found.stream_id, found.epoch, found.seq, trace_id)
                 trace = self._trace(trace_id)
                 if frame not in trace.frames:
                     trace.frames.append(frame)

@@ -1,4 +1,7 @@
-"""How fast a stream runs: from the times of single frames, or from looks at its newest sequence."""
+"""How fast a stream runs: from the times of single frames, or from looks at its newest sequence.
+
+How fast a count grows, from the last few looks at it. Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Intervals:
         return Rate(len(gaps), seconds, len(gaps) / seconds, min(gaps), max(gaps), deviation)
 
 
-class Gauge:
+class SampledRate:
     """The rate of something that only grows, from looks at it now and then, over the last `window_ns`."""
 
     def __init__(self, window_ns: int = 2_000_000_000) -> None:
@@ -86,3 +89,38 @@ class Gauge:
         usual_ns = (last_ns - first_ns) / (last - first)
         is_late = now_ns - last_ns > 2 * usual_ns
         return (last - first) * 1e9 / ((now_ns if is_late else last_ns) - first_ns)
+
+
+_LOOKS: Final = 4
+
+
+class RateMeter:
+    """A rate over the last three periods. What goes backwards begins anew."""
+
+    __slots__ = ("_looks",)
+
+    def __init__(self) -> None:
+        self._looks: list[tuple[int, int]] = []
+
+    def add(self, now_ns: int, count: int) -> None:
+        looks = self._looks
+        if looks:
+            last_ns, last = looks[-1]
+            if count < last:
+                looks.clear()
+            elif now_ns <= last_ns:
+                looks[-1] = (last_ns, count)
+                return
+            elif len(looks) == _LOOKS:
+                del looks[0]
+        looks.append((now_ns, count))
+
+    def clear(self) -> None:
+        self._looks.clear()
+
+    def per_s(self) -> float | None:
+        """None until there were two looks."""
+        if len(self._looks) < 2:
+            return None
+        (first_ns, first), (last_ns, last) = self._looks[0], self._looks[-1]
+        return (last - first) * 1e9 / (last_ns - first_ns)

@@ -1,27 +1,92 @@
-"""Joins what producers, consumers, recorders and bridges tell. Pure.
+"""One line of the ledger: what became of the frames of a stream on one path.
+
+Joins what producers, consumers, recorders and bridges tell. Pure.
 
 Published = delivered + dropped by reason. Everybody's account is of one moment, but not of the same one.
 Sequences join them: what lies between a reader's last and the producer's is on its way, whenever told.
+
+A ledger that somebody else keeps by the way: a supervisor, the metrics, `tensorpool top`. Pure.
+
+The ledger of what runs around a context: ears, a book, and the wait until the figures fit.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Final, Self
 
-from ..supervisor.events import (
-    BridgeTold,
-    ConsumerReport,
-    ConsumerTold,
-    ProducerReport,
-    ProducerTold,
-    RecorderTold,
-    WrittenTold,
+from ..clock import SYSTEM_CLOCK, Clock
+from ..context import Context
+from .listener import SystemMonitor
+from .reports import (
+    BridgeStatus,
+    ConsumerQos,
+    ConsumerStatus,
+    ProducerQos,
+    ProducerStatus,
+    RecorderLedger,
+    RecorderStatus,
 )
-from ..supervisor.told import read_mapping, read_recorded
-from ..supervisor.views import MappingView, RecordedView
-from .rows import Row, Verdict
+from .services import read_mapping, read_recorded
+from .snapshot import LedgerView, MappingView, MismatchView, RecordedView
+from .streams import ModelLimits
+
+
+class Verdict(StrEnum):
+    """How a row stands."""
+
+    EXACT = "exact"
+    """Every frame is accounted for."""
+    WAITING = "waiting"
+    """Some are on their way: published, and not yet taken."""
+    SETTLING = "settling"
+    """The figures do not fit yet. They are told at different moments, so they get a while."""
+    MISMATCH = "mismatch"
+    """They do not fit, and that has lasted."""
+    GONE = "gone"
+    """Who told has left without a last word; the last that was heard."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """`published` = `delivered` + `dropped` by reason + `waiting`."""
+
+    stream_id: int
+    path: str
+    """`producer`, `consumer`, `recorder`, `bridge send`, `bridge receive`."""
+    who: str
+    published: int
+    delivered: int
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    waiting: int = 0
+    has_ended: bool = False
+    problem: str = ""
+    """What does not fit."""
+    verdict: Verdict = Verdict.EXACT
+
+    @property
+    def unaccounted(self) -> int:
+        return self.published - self.delivered - sum(self.dropped.values()) - self.waiting
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "stream_id": self.stream_id,
+            "path": self.path,
+            "who": self.who,
+            "published": self.published,
+            "delivered": self.delivered,
+            "dropped": dict(sorted(self.dropped.items())),
+            "waiting": self.waiting,
+            "unaccounted": self.unaccounted,
+            "has_ended": self.has_ended,
+            "verdict": str(self.verdict),
+            "problem": self.problem or None,
+        }
+
 
 _MOST: Final = 20_000
 _ORDER: Final = {
@@ -33,7 +98,7 @@ _Key = tuple[str, int, str]
 
 @dataclass(slots=True)
 class _Producer:
-    told: ProducerTold
+    told: ProducerStatus
     heard_ns: int
     epoch: int
     current_seq: int | None
@@ -42,7 +107,7 @@ class _Producer:
 
 @dataclass(slots=True)
 class _Consumer:
-    told: ConsumerTold
+    told: ConsumerStatus
     heard_ns: int
     looked_ns: int
     """When it was last seen to look for frames."""
@@ -62,7 +127,7 @@ class _Bridge:
     mappings: tuple[MappingView, ...] = ()
 
 
-class LedgerBook:
+class SystemLedger:
     """`observe` what ears hear; `rows` are the ledger then. For `settle_ns` figures may differ."""
 
     def __init__(self, *, settle_ns: int = 3_000_000_000, silent_ns: int = 5_000_000_000) -> None:
@@ -76,13 +141,13 @@ class LedgerBook:
         self._bridges: dict[str, _Bridge] = {}
         self._since: dict[_Key, tuple[str, int]] = {}
         self._by_type: dict[type, Callable[[Any, int], None]] = {
-            ProducerTold: self._on_producer,
-            ProducerReport: self._on_producer_report,
-            ConsumerTold: self._on_consumer,
-            ConsumerReport: self._on_consumer_report,
-            RecorderTold: self._on_recorder,
-            WrittenTold: self._on_written,
-            BridgeTold: self._on_bridge,
+            ProducerStatus: self._on_producer,
+            ProducerQos: self._on_producer_report,
+            ConsumerStatus: self._on_consumer,
+            ConsumerQos: self._on_consumer_report,
+            RecorderStatus: self._on_recorder,
+            RecorderLedger: self._on_written,
+            BridgeStatus: self._on_bridge,
         }
 
     def observe(self, event: object, now_ns: int) -> None:
@@ -107,18 +172,18 @@ class LedgerBook:
                 del table[key]
         self._newest = {stream: key for stream, key in self._newest.items() if key in self._producers}
 
-    def _on_producer_report(self, report: ProducerReport, now_ns: int) -> None:
+    def _on_producer_report(self, report: ProducerQos, now_ns: int) -> None:
         known = self._producers.get((report.stream_id, report.producer_id))
         if known is not None and report.current_seq is not None:
             known.heard_ns = now_ns
             _reach(known, report.epoch, report.current_seq, now_ns)
 
-    def _on_consumer_report(self, report: ConsumerReport, now_ns: int) -> None:
+    def _on_consumer_report(self, report: ConsumerQos, now_ns: int) -> None:
         reader = self._consumers.get((report.stream_id, report.consumer_id))
         if reader is not None:
             reader.is_limited = report.is_limited
 
-    def _on_recorder(self, told: RecorderTold, now_ns: int) -> None:
+    def _on_recorder(self, told: RecorderStatus, now_ns: int) -> None:
         recorder = self._recorder(told.tag, now_ns)
         recorder.is_writing = told.status.get("state") == "recording"
 
@@ -130,7 +195,7 @@ class LedgerBook:
         known.heard_ns = now_ns
         return known
 
-    def _on_producer(self, told: ProducerTold, now_ns: int) -> None:
+    def _on_producer(self, told: ProducerStatus, now_ns: int) -> None:
         key = (told.stream_id, told.producer_id)
         known = self._producers.get(key)
         if known is None:
@@ -142,7 +207,7 @@ class LedgerBook:
         if newest is None or told.epoch >= newest.epoch:
             _put(self._newest, told.stream_id, key)
 
-    def _on_consumer(self, told: ConsumerTold, now_ns: int) -> None:
+    def _on_consumer(self, told: ConsumerStatus, now_ns: int) -> None:
         key = (told.stream_id, told.consumer_id)
         known = self._consumers.get(key)
         if known is None:
@@ -152,14 +217,14 @@ class LedgerBook:
             known.looked_ns = now_ns
         known.told, known.heard_ns = told, now_ns
 
-    def _on_written(self, told: WrittenTold, now_ns: int) -> None:
+    def _on_written(self, told: RecorderLedger, now_ns: int) -> None:
         try:
             written = tuple(read_recorded(one) for one in told.rows)
         except (ValueError, KeyError, TypeError):
             return
         self._recorder(told.tag, now_ns).written = written
 
-    def _on_bridge(self, told: BridgeTold, now_ns: int) -> None:
+    def _on_bridge(self, told: BridgeStatus, now_ns: int) -> None:
         try:
             mappings = tuple(read_mapping(one, {}, now_ns) for one in told.mappings)
         except (ValueError, KeyError, TypeError):
@@ -168,7 +233,7 @@ class LedgerBook:
 
     # --- the ledger
 
-    def rows(self, now_ns: int) -> list[Row]:
+    def rows(self, now_ns: int) -> list[LedgerRow]:
         """All paths, by stream."""
         found = [*self._of_producers(now_ns), *self._of_consumers(now_ns)]
         found += [*self._of_recorders(now_ns), *self._of_bridges(now_ns)]
@@ -177,7 +242,7 @@ class LedgerBook:
         self._since = {key: one for key, one in self._since.items() if key in keys}
         return sorted(judged, key=lambda row: (row.stream_id, _ORDER[row.path], row.who))
 
-    def _judge(self, row: Row, now_ns: int) -> Row:
+    def _judge(self, row: LedgerRow, now_ns: int) -> LedgerRow:
         problem = row.problem or (f"{row.unaccounted} frames unaccounted for" if row.unaccounted else "")
         key = _key(row)
         if not problem:
@@ -189,10 +254,10 @@ class LedgerBook:
         lasting = now_ns - since_ns >= self._settle_ns
         return replace(row, problem=problem, verdict=Verdict.MISMATCH if lasting else Verdict.SETTLING)
 
-    def _of_producers(self, now_ns: int) -> Iterator[Row]:
+    def _of_producers(self, now_ns: int) -> Iterator[LedgerRow]:
         for (stream_id, producer_id), one in self._producers.items():
             told = one.told
-            yield Row(
+            yield LedgerRow(
                 stream_id,
                 "producer",
                 str(producer_id),
@@ -204,7 +269,7 @@ class LedgerBook:
                 verdict=self._presence(told.is_final, one.heard_ns, now_ns),
             )
 
-    def _of_consumers(self, now_ns: int) -> Iterator[Row]:
+    def _of_consumers(self, now_ns: int) -> Iterator[LedgerRow]:
         for (stream_id, consumer_id), one in self._consumers.items():
             told = one.told
             verdict = self._presence(told.is_final, one.heard_ns, now_ns)
@@ -222,7 +287,7 @@ class LedgerBook:
                     waiting = 0
                 else:
                     problem = f"{waiting} frames were published last, and it has looked and seen none of them"
-            yield Row(
+            yield LedgerRow(
                 stream_id,
                 "consumer",
                 str(consumer_id),
@@ -235,7 +300,7 @@ class LedgerBook:
                 verdict=verdict,
             )
 
-    def _of_recorders(self, now_ns: int) -> Iterator[Row]:
+    def _of_recorders(self, now_ns: int) -> Iterator[LedgerRow]:
         for tag, one in self._recorders.items():
             verdict = self._presence(False, one.heard_ns, now_ns)
             for stream_id in sorted({row.stream_id for row in one.written}):
@@ -258,7 +323,7 @@ class LedgerBook:
                         waiting = 0
                     else:
                         problem = f"{waiting} frames were published last, and are not recorded"
-                yield Row(
+                yield LedgerRow(
                     stream_id,
                     "recorder",
                     tag,
@@ -270,7 +335,7 @@ class LedgerBook:
                     verdict=verdict,
                 )
 
-    def _of_bridges(self, now_ns: int) -> Iterator[Row]:
+    def _of_bridges(self, now_ns: int) -> Iterator[LedgerRow]:
         for tag, one in self._bridges.items():
             verdict = self._presence(False, one.heard_ns, now_ns)
             for mapping in one.mappings:
@@ -328,7 +393,7 @@ def _reach(one: _Producer, epoch: int, seq: int | None, now_ns: int) -> None:
     one.epoch, one.current_seq, one.moved_ns = epoch, seq, now_ns
 
 
-def _bridge_row(tag: str, mapping: MappingView, verdict: Verdict) -> Row:
+def _bridge_row(tag: str, mapping: MappingView, verdict: Verdict) -> LedgerRow:
     dropped: Mapping[str, int] = mapping.dropped
     problem = ""
     published = mapping.published or 0
@@ -342,7 +407,7 @@ def _bridge_row(tag: str, mapping: MappingView, verdict: Verdict) -> Row:
         if not mapping.exact:
             # Heard of in the middle: what came before is known to nobody here.
             published = mapping.frames + sum(dropped.values())
-    return Row(
+    return LedgerRow(
         mapping.source_stream_id,
         f"bridge {mapping.direction}",
         f"{tag} {mapping.source_stream_id}→{mapping.dest_stream_id}",
@@ -354,7 +419,7 @@ def _bridge_row(tag: str, mapping: MappingView, verdict: Verdict) -> Row:
     )
 
 
-def _key(row: Row) -> _Key:
+def _key(row: LedgerRow) -> _Key:
     return row.path, row.stream_id, row.who
 
 
@@ -362,3 +427,86 @@ def _put(table: dict[Any, Any], key: Any, value: Any) -> None:
     if key not in table and len(table) >= _MOST:
         del table[next(iter(table))]
     table[key] = value
+
+
+_LOOK_PERIODS: Final = 5
+"""A whole ledger may be thousands of rows."""
+_FORGET_PERIODS: Final = 300
+_MOST_SHOWN: Final = 64
+
+
+class LedgerMonitor:
+    """Give it to a picture: its snapshots then say whether every frame is accounted for."""
+
+    def __init__(self, bounds: ModelLimits) -> None:
+        self._period_ns = bounds.report_period_ns
+        self.book = SystemLedger(settle_ns=3 * self._period_ns, silent_ns=5 * self._period_ns)
+        self._latest = LedgerView()
+        self._next_look_ns = 0
+
+    def handler(self, kind: type) -> Callable[[Any, int], None] | None:
+        return self.book.handler(kind)
+
+    def look(self, now_ns: int) -> LedgerView:
+        """As it was found within the last periods."""
+        if now_ns < self._next_look_ns:
+            return self._latest
+        self.book.forget(now_ns - _FORGET_PERIODS * self._period_ns)
+        rows = self.book.rows(now_ns)
+        found = Counter(str(row.verdict) for row in rows)
+        # What does not fit is looked at closely: only what lasts is a mismatch, not what comes twice.
+        is_close = found[Verdict.SETTLING] or found[Verdict.MISMATCH]
+        self._next_look_ns = now_ns + (1 if is_close else _LOOK_PERIODS) * self._period_ns
+        wrong = [row for row in rows if row.verdict is Verdict.MISMATCH][:_MOST_SHOWN]
+        self._latest = LedgerView(
+            {str(one): found[one] for one in Verdict},
+            tuple(MismatchView(row.stream_id, row.path, row.who, row.problem) for row in wrong),
+        )
+        return self._latest
+
+
+_OPEN: Final = frozenset({Verdict.SETTLING, Verdict.WAITING})
+
+
+class LiveLedger:
+    """Listens to everybody who tells. Poll it, or `settle` and read the `rows`."""
+
+    def __init__(self, context: Context, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        period_ns = context._streams.period_ns
+        self._clock = clock
+        self._period_s = period_ns / 1e9
+        self._settle_s = 3 * self._period_s
+        self.book = SystemLedger(settle_ns=3 * period_ns, silent_ns=5 * period_ns)
+        self.watcher = SystemMonitor(context, observers=(self.book,), clock=clock)
+
+    def poll(self) -> int:
+        return self.watcher.poll()
+
+    def rows(self) -> list[LedgerRow]:
+        return self.book.rows(self._clock.monotonic_ns())
+
+    def listen(self, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
+        return self.watcher.watch(seconds, until)
+
+    def settle(self, timeout: float) -> list[LedgerRow]:
+        """Hears everybody at least twice, then waits until all is exact, or was wrong for long enough."""
+        self.listen(min(2.5 * self._period_s, timeout))
+        self.listen(max(timeout - 2.5 * self._period_s, 0), until=self._is_settled)
+        return self.rows()
+
+    def _is_settled(self) -> bool:
+        return not any(row.verdict in _OPEN for row in self.rows())
+
+    def close(self) -> None:
+        self.watcher.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,17 +1,39 @@
 """What the picture is told, beside the messages of the wire: those of other shapes, read and checked.
 
 All of it comes from outside. `read_*` give None for what is not as it should be, and never raise.
+
+From bytes to what the picture understands. Pure.
+
+A thousand streams say nearly the same every second: what comes that often is read natively, and what was
+said before word for word is not decoded again. Whatever comes, nothing is raised.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, NamedTuple
 
-from ..sbe.wire import ShmPoolAnnounce
-from .views import LatencyView
+from .. import _native
+from ..errors import CodecError
+from ..sbe import decode
+from ..sbe.driver import ShmDriverShutdown, ShmLeaseRevoked
+from ..sbe.layout import HEADER_BYTES
+from ..sbe.message import Message
+from ..sbe.service import EventMessage
+from ..sbe.wire import (
+    ConsumerConfig,
+    ConsumerHello,
+    DataSourceAnnounce,
+    DataSourceMeta,
+    QosConsumer,
+    QosProducer,
+    ShmPoolAnnounce,
+)
+from .snapshot import LatencyView
 
 _MOST_REASONS: Final = 64
 _MOST_ROWS: Final = 4096
@@ -20,7 +42,7 @@ _LIMIT: Final = 1 << 64
 _DECODE: Final = json.JSONDecoder().raw_decode
 
 
-class AnnouncedAgain(NamedTuple):
+class RepeatedAnnounce(NamedTuple):
     """An announce that says what the last one said."""
 
     stream_id: int
@@ -29,7 +51,7 @@ class AnnouncedAgain(NamedTuple):
     """For whoever has forgotten it."""
 
 
-class ProducerReport(NamedTuple):
+class ProducerQos(NamedTuple):
     """`QosProducer`, as it is heard a thousand times a second."""
 
     stream_id: int
@@ -38,7 +60,7 @@ class ProducerReport(NamedTuple):
     current_seq: int | None
 
 
-class ConsumerReport(NamedTuple):
+class ConsumerQos(NamedTuple):
     """`QosConsumer`, likewise."""
 
     stream_id: int
@@ -58,7 +80,7 @@ class Activity(NamedTuple):
     activity_ns: int
 
 
-class ProducerTold(NamedTuple):
+class ProducerStatus(NamedTuple):
     """A producer's account, as it tells on the status stream."""
 
     stream_id: int
@@ -77,7 +99,7 @@ class ProducerTold(NamedTuple):
     is_final: bool
 
 
-class ConsumerTold(NamedTuple):
+class ConsumerStatus(NamedTuple):
     """A consumer's account, as it tells on the status stream."""
 
     stream_id: int
@@ -94,7 +116,7 @@ class ConsumerTold(NamedTuple):
     is_final: bool
 
 
-class LatencyTold(NamedTuple):
+class LatencyStatus(NamedTuple):
     """How long frames took to a consumer in the last period."""
 
     stream_id: int
@@ -110,7 +132,7 @@ class LatencyTold(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceSeen:
+class ServiceAlive:
     """Somebody answered a ping, or spoke."""
 
     tag: str
@@ -120,13 +142,13 @@ class ServiceSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class DriverTold:
+class DriverStatus:
     tag: str
     status: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class LeasesTold:
+class DriverLeases:
     """All leases of one driver."""
 
     tag: str
@@ -134,13 +156,13 @@ class LeasesTold:
 
 
 @dataclass(frozen=True, slots=True)
-class RecorderTold:
+class RecorderStatus:
     tag: str
     status: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenTold:
+class RecorderLedger:
     """A recorder's ledger, row by row."""
 
     tag: str
@@ -148,21 +170,21 @@ class WrittenTold:
 
 
 @dataclass(frozen=True, slots=True)
-class BridgeTold:
+class BridgeStatus:
     tag: str
     pid: int
     mappings: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Slept:
+class ListenerPaused:
     """Nobody listened for so long: what was said meanwhile is still to be read, and nobody is to blame."""
 
     for_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class Notice:
     """For the list of what happened."""
 
     kind: str
@@ -171,7 +193,7 @@ class Happened:
 
 
 @dataclass(frozen=True, slots=True)
-class Unheard:
+class RejectedMessage:
     """A message that could not be used."""
 
     reason: str
@@ -181,7 +203,7 @@ class Unheard:
 # --- from JSON
 
 
-def read_told(kind: str, value: object) -> ProducerTold | ConsumerTold | LatencyTold | None:
+def read_status(kind: str, value: object) -> ProducerStatus | ConsumerStatus | LatencyStatus | None:
     """The value of an event of `service:producer:…` or `service:consumer:…`."""
     found = read_json(value)
     if not isinstance(found, dict):
@@ -210,8 +232,8 @@ def read_json(value: object) -> Any:
         return None
 
 
-def _producer(found: dict[str, Any]) -> ProducerTold:
-    return ProducerTold(
+def _producer(found: dict[str, Any]) -> ProducerStatus:
+    return ProducerStatus(
         whole(found["stream_id"]),
         whole(found["producer_id"]),
         whole(found["pid"]),
@@ -229,8 +251,8 @@ def _producer(found: dict[str, Any]) -> ProducerTold:
     )
 
 
-def _consumer(found: dict[str, Any]) -> ConsumerTold:
-    return ConsumerTold(
+def _consumer(found: dict[str, Any]) -> ConsumerStatus:
+    return ConsumerStatus(
         whole(found["stream_id"]),
         whole(found["consumer_id"]),
         whole(found["pid"]),
@@ -246,8 +268,8 @@ def _consumer(found: dict[str, Any]) -> ConsumerTold:
     )
 
 
-def _latency(found: dict[str, Any]) -> LatencyTold:
-    return LatencyTold(
+def _latency(found: dict[str, Any]) -> LatencyStatus:
+    return LatencyStatus(
         whole(found["stream_id"]),
         whole(found["consumer_id"]),
         whole(found["count"]),
@@ -295,3 +317,128 @@ def rows(value: object) -> tuple[dict[str, Any], ...] | None:
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         return None
     return tuple(value[:_MOST_ROWS])
+
+
+_KIND: Final = struct.Struct("<HH")
+_LENGTH: Final = struct.Struct("<I")
+_MAX_BYTES: Final = 64 << 10
+_MOST_REMEMBERED_BYTES: Final = 64 << 20
+_MALFORMED: Final = RejectedMessage("malformed")
+_LARGE: Final = RejectedMessage("large")
+
+
+class _Known(NamedTuple):
+    """By schema and template."""
+
+    said_again: frozenset[tuple[int, int]]
+    """What is remembered word for word; announces but for their time."""
+    wanted: frozenset[tuple[int, int]]
+    reports: frozenset[tuple[int, int]]
+    event: tuple[int, int]
+
+
+def _key(kind: type[Message]) -> tuple[int, int]:
+    layout = kind.layout()
+    return layout.schema_id, layout.template_id
+
+
+@cache
+def _known() -> _Known:
+    again = (ShmPoolAnnounce, DataSourceAnnounce, DataSourceMeta, ConsumerHello, ConsumerConfig)
+    return _Known(
+        said_again=frozenset(map(_key, again)),
+        wanted=frozenset(map(_key, (ShmLeaseRevoked, ShmDriverShutdown, *again))),
+        reports=frozenset(map(_key, (QosProducer, QosConsumer))),
+        event=_key(EventMessage),
+    )
+
+
+class MessageReader:
+    """Remembers what was said last, so that it need not be read again."""
+
+    def __init__(self, most_bytes: int = _MOST_REMEMBERED_BYTES) -> None:
+        self._hearing = _native.Hearing(
+            (ConsumerQos, ProducerQos), (ConsumerStatus, ProducerStatus, LatencyStatus), most_bytes
+        )
+
+    def heard(self, messages: list[bytes]) -> Iterator[object]:
+        """What they say, but for what is for others, or was said before and changes nothing."""
+        for one in self._hearing.heard(messages):
+            if type(one) is not bytes:
+                yield one
+            elif (event := self._read(one)) is not None:
+                yield event
+
+    def told(self, messages: list[bytes]) -> list[object]:
+        """Accounts and latencies on the status stream; words of other forms come back as they are."""
+        return self._hearing.told(messages)
+
+    def forget(self) -> None:
+        """Everything is read anew: the picture has forgotten some of it."""
+        self._hearing.forget()
+
+    def _read(self, message: bytes) -> object | None:
+        if len(message) < 16:
+            return _MALFORMED
+        template, schema = _KIND.unpack_from(message, 2)
+        known = _known()
+        kind = (schema, template)
+        if kind in known.reports:
+            # Those that are sound have been read.
+            return _MALFORMED
+        if len(message) > _MAX_BYTES:
+            return _LARGE
+        if kind not in known.wanted:
+            return None
+        found = _decoded(message)
+        if kind in known.said_again and found is not _MALFORMED:
+            again = None
+            if isinstance(found, ShmPoolAnnounce):
+                again = RepeatedAnnounce(found.stream_id, found.epoch, found)
+            self._hearing.remember(message, again)
+        return found
+
+
+def _decoded(message: bytes) -> object:
+    try:
+        return decode(message)
+    except CodecError:
+        return _MALFORMED
+
+
+class StatusEvent(NamedTuple):
+    """An event on the status stream, as far as it is looked at before anybody knows whether it matters."""
+
+    correlation_id: int
+    tag: str
+    key: str
+    value: str
+
+
+def read_status_event(message: bytes) -> StatusEvent | None:
+    """None for what is no event with a text. Faster than the codec, which reads everything."""
+    size = len(message)
+    if size < _EVENT.size or size > _MAX_WORD_BYTES:
+        return None
+    block, template, schema, _, _, correlation_id = _EVENT.unpack_from(message)
+    if (schema, template) != _known().event or block < _EVENT.size - HEADER_BYTES:
+        return None
+    try:
+        tag, at = _text(message, HEADER_BYTES + block)
+        key, at = _text(message, at)
+        value, _ = _text(message, at)
+    except (struct.error, ValueError):
+        return None
+    return StatusEvent(correlation_id, tag, key, value)
+
+
+def _text(message: bytes, at: int) -> tuple[str, int]:
+    (length,) = _LENGTH.unpack_from(message, at)
+    end = at + 4 + length
+    if end > len(message):
+        raise ValueError("cut off")
+    return message[at + 4 : end].decode(), end
+
+
+_EVENT: Final = struct.Struct("<HHHHQq")
+_MAX_WORD_BYTES: Final = 1 << 20

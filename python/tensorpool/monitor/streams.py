@@ -1,20 +1,66 @@
-"""What is remembered of streams, producers and consumers, and how it is shown. Pure; the picture owns it."""
+"""How long the picture remembers what is not said again, and how much of it. Pure.
+
+What is remembered of streams, producers and consumers, and how it is shown. Pure; the picture owns it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from ..sbe.wire import ConsumerHello, Mode, ShmPoolAnnounce
-from .events import ConsumerReport, ConsumerTold, LatencyTold, ProducerReport, ProducerTold
-from .gauge import Gauge
-from .views import ON_PURPOSE, ConsumerView, PoolView, ProducerView
+from .rates import RateMeter
+from .reports import ConsumerQos, ConsumerStatus, LatencyStatus, ProducerQos, ProducerStatus
+from .snapshot import ON_PURPOSE, ConsumerView, PoolView, ProducerView
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """How long is remembered what is not said again, and how much."""
+
+    announce_period_ns: int = 1_000_000_000
+    report_period_ns: int = 1_000_000_000
+    max_streams: int = 20_000
+    max_consumers: int = 100_000
+
+    @property
+    def stale_ns(self) -> int:
+        return 3 * self.announce_period_ns
+
+    @property
+    def forget_stream_ns(self) -> int:
+        """A stream that is gone is shown as stale for a while."""
+        return 30 * self.announce_period_ns
+
+    @property
+    def forget_consumer_ns(self) -> int:
+        """As its producer does."""
+        return 5 * self.report_period_ns
+
+    @property
+    def forget_former_ns(self) -> int:
+        """Sooner where the stream has begun anew: those who are there have another id by then."""
+        return 2 * self.report_period_ns
+
+    @property
+    def quiet_ns(self) -> int:
+        return 3 * self.report_period_ns
+
+    @property
+    def awake_ns(self) -> int:
+        """Who did not listen for that long has slept; all have spoken when it has listened as long again."""
+        return 2 * max(self.announce_period_ns, self.report_period_ns)
+
+    @property
+    def forget_service_ns(self) -> int:
+        return 15 * self.report_period_ns
+
 
 HEADER_SLOT_BYTES = 256
 SUPERBLOCK_BYTES = 64
 
 
 @dataclass(slots=True)
-class ProducerHeard:
+class MonitoredProducer:
     """A producer by its reports. Another one has another id."""
 
     producer_id: int
@@ -25,11 +71,11 @@ class ProducerHeard:
     current_seq: int | None = None
     reported: tuple[int, int] = (0, 0)
     """Epoch and sequence of the last report. What is told on the status stream may be newer than the next."""
-    told: ProducerTold | None = None
-    seqs: Gauge = field(default_factory=Gauge)
-    bytes: Gauge = field(default_factory=Gauge)
+    told: ProducerStatus | None = None
+    seqs: RateMeter = field(default_factory=RateMeter)
+    bytes: RateMeter = field(default_factory=RateMeter)
 
-    def on_report(self, report: ProducerReport, now_ns: int) -> bool:
+    def on_report(self, report: ProducerQos, now_ns: int) -> bool:
         """False if it contradicts what was said before: two who go by one id."""
         reported = (report.epoch, report.current_seq or 0)
         is_sound = reported >= self.reported
@@ -42,7 +88,7 @@ class ProducerHeard:
         self._reach(report.current_seq, now_ns)
         return is_sound
 
-    def on_told(self, told: ProducerTold, now_ns: int) -> None:
+    def on_told(self, told: ProducerStatus, now_ns: int) -> None:
         self.told = told
         self.heard_ns = now_ns
         self.bytes.add(now_ns, told.nbytes)
@@ -80,7 +126,7 @@ class ProducerHeard:
 
 
 @dataclass(slots=True)
-class ConsumerHeard:
+class MonitoredConsumer:
     """A consumer by its reports, its greetings and what it tells."""
 
     stream_id: int
@@ -93,17 +139,17 @@ class ConsumerHeard:
     drops_gap: int = 0
     drops_late: int = 0
     is_limited: bool = False
-    told: ConsumerTold | None = None
-    latency: LatencyTold | None = None
+    told: ConsumerStatus | None = None
+    latency: LatencyStatus | None = None
     latency_ns: int = 0
     max_rate_hz: int = 0
     wants_limit: bool = False
     own_stream_id: int = 0
     fallback_uri: str = ""
-    frames: Gauge = field(default_factory=Gauge)
-    losses: Gauge = field(default_factory=Gauge)
+    frames: RateMeter = field(default_factory=RateMeter)
+    losses: RateMeter = field(default_factory=RateMeter)
 
-    def on_report(self, report: ConsumerReport, now_ns: int) -> bool:
+    def on_report(self, report: ConsumerQos, now_ns: int) -> bool:
         """False if it contradicts what was said before: two who go by one id."""
         # Taken apart at once: thousands of fields a second by their names would take longer than the rest.
         _, _, epoch, last_seq, drops_gap, drops_late, self.is_limited = report
@@ -122,7 +168,7 @@ class ConsumerHeard:
                 self.frames.add(now_ns, last_seq)
         return is_sound
 
-    def on_told(self, told: ConsumerTold, now_ns: int) -> bool:
+    def on_told(self, told: ConsumerStatus, now_ns: int) -> bool:
         """False if another process tells under this id."""
         _, _, pid, epoch, _, last_seq, _, received, dropped, _, _, _ = told
         before = self.told
@@ -144,14 +190,14 @@ class ConsumerHeard:
         elif epoch == self.epoch and last_seq is not None and last_seq > (self.last_seq or -1):
             self.last_seq = last_seq
 
-    def on_latency(self, told: LatencyTold, now_ns: int) -> None:
+    def on_latency(self, told: LatencyStatus, now_ns: int) -> None:
         self.latency, self.latency_ns = told, now_ns
 
     def on_hello(self, hello: ConsumerHello, now_ns: int) -> None:
         self.max_rate_hz, self.wants_limit = hello.max_rate_hz, hello.mode is Mode.RATE_LIMITED
         self.heard_ns = now_ns
 
-    def latency_at(self, now_ns: int, forget_ns: int) -> LatencyTold | None:
+    def latency_at(self, now_ns: int, forget_ns: int) -> LatencyStatus | None:
         return self.latency if now_ns - self.latency_ns <= forget_ns else None
 
     def backlog(self, current_seq: int | None, epoch: int) -> int | None:
@@ -192,7 +238,7 @@ class ConsumerHeard:
 
 
 @dataclass(slots=True)
-class StreamHeard:
+class MonitoredStream:
     """A stream by its announces and metadata, with everybody on it."""
 
     stream_id: int
@@ -207,11 +253,11 @@ class StreamHeard:
     names: dict[bool, tuple[str, str]] = field(default_factory=dict)
     """Name and summary, by whether a producer says so: its word comes before the driver's."""
     labels: dict[bool, tuple[tuple[str, ...], int | None]] = field(default_factory=dict)
-    producer: ProducerHeard | None = None
+    producer: MonitoredProducer | None = None
     former_id: int = 0
     """The producer before: if it speaks again, there are two."""
     former_ns: int = 0
-    consumers: dict[int, ConsumerHeard] = field(default_factory=dict)
+    consumers: dict[int, MonitoredConsumer] = field(default_factory=dict)
 
     @property
     def epoch(self) -> int:
