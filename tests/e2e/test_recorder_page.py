@@ -8,9 +8,9 @@ from typing import get_args
 
 from tensorpool import _native
 from tensorpool.recorder import sink, state
-from tensorpool.recorder.figures import State
 from tensorpool.recorder.recorder import Recorder
 from tensorpool.recorder.service import RecorderService
+from tensorpool.recorder.state import State
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "recorder.md").read_text("utf-8")
 

@@ -25,8 +25,8 @@ from ..service.config import ServiceSettings
 from .screen import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from ..recorder.figures import RecorderStats
     from ..recorder.recorder import Recorder
+    from ..recorder.state import RecorderStats
     from ..recording import RecordingLedger
 
 _EPILOG = """

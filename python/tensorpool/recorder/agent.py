@@ -18,13 +18,12 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
 from ..errors import ClosedError, RecordingError
 from ..recording import RecordingLedger, Recovered, WriterLimits, retain
-from .arena import Piece, piece_of
+from .arena import ArenaRows, rows_from_arena
 from .config import RecorderSettings
-from .ears import Ears, Note
-from .figures import RecorderStats, Speed, State
-from .lanes import Lanes
+from .messages import MessageListener, MessageRow
 from .sink import Sink
-from .state import NOT_TRIGGERED, Gate, Ring
+from .state import NOT_TRIGGERED, PreTriggerBuffer, RateMeter, RecorderStats, State, TriggerGate
+from .streams import RecordedStreams
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -64,9 +63,9 @@ class RecorderAgent:
         self._context = context
         self._clock = clock
         self._frames_left = frames
-        self._gate = Gate(settings.pre_trigger_ns)
-        self._ring = Ring(settings.pre_trigger_ns or 0)
-        self._speed = Speed()
+        self._gate = TriggerGate(settings.pre_trigger_ns)
+        self._ring = PreTriggerBuffer(settings.pre_trigger_ns or 0)
+        self._speed = RateMeter()
         self._asked: SimpleQueue[Callable[[], None]] = SimpleQueue()
         # What is asked before the end is answered at the end; nothing is asked after it.
         self._asking = threading.Lock()
@@ -96,8 +95,8 @@ class RecorderAgent:
         except BaseException:
             self._sink.writer.close()
             raise
-        self._lanes = Lanes(context, self._native, self._sink)
-        self._ears: Ears | None = None
+        self._lanes = RecordedStreams(context, self._native, self._sink)
+        self._ears: MessageListener | None = None
         self._stats = self._figures()
 
     @property
@@ -111,7 +110,7 @@ class RecorderAgent:
     # --- the agent
 
     def on_start(self) -> None:
-        self._ears = Ears(self._context)
+        self._ears = MessageListener(self._context)
         for stream_id in self.settings.streams:
             self._lanes.open(stream_id)
 
@@ -241,7 +240,7 @@ class RecorderAgent:
         if was_shut:
             self._native.flush(_FLUSH_S)
             while (arena := self._native.take(0.0)) is not None:
-                self._ring.add(piece_of(arena))
+                self._ring.add(rows_from_arena(arena))
                 del arena
         self._gate.trigger(self._clock.monotonic_ns(), for_ns)
         if was_shut:
@@ -253,7 +252,7 @@ class RecorderAgent:
     def _shut(self) -> None:
         self._native.flush(_FLUSH_S)
         while (arena := self._native.take(0.0)) is not None:
-            self._put(piece_of(arena))
+            self._put(rows_from_arena(arena))
             del arena
         self._native.set_age_ns(self._age_ns)
 
@@ -271,13 +270,13 @@ class RecorderAgent:
             if arena is None:
                 break
             taken += 1
-            self._on_piece(piece_of(arena))
+            self._on_piece(rows_from_arena(arena))
             del arena
             if not self._sink.work():
                 break
         return taken
 
-    def _on_piece(self, piece: Piece) -> None:
+    def _on_piece(self, piece: ArenaRows) -> None:
         if self._gate.is_open:
             self._put(piece)
             return
@@ -290,7 +289,7 @@ class RecorderAgent:
             stats = self._native.stats()
             free = stats["total_bytes"] - stats["used_bytes"]
 
-    def _put(self, piece: Piece) -> None:
+    def _put(self, piece: ArenaRows) -> None:
         if self.is_finished:
             return
         if self._frames_left is not None:
@@ -311,12 +310,12 @@ class RecorderAgent:
             if arena is None:
                 return
             if self._gate.is_open:
-                self._put(piece_of(arena))
+                self._put(rows_from_arena(arena))
             del arena
 
     # --- words
 
-    def _wants(self, note: Note) -> bool:
+    def _wants(self, note: MessageRow) -> bool:
         """Where all streams are wanted, an announce is how we hear of one."""
         if self.settings.all and note.is_announce:
             self._lanes.hear_of(note.stream_id)

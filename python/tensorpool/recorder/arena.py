@@ -44,7 +44,7 @@ class TimedGap:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ArenaRows:
     """Rows of one epoch of a stream, and gaps: what one arena held. Its memory is the arena's."""
 
     stream_id: int
@@ -69,17 +69,17 @@ class Piece:
             times.append(int(self.batch.receive_time_ns[-1]))
         return max(times, default=0)
 
-    def since(self, time_ns: int) -> Piece | None:
+    def since(self, time_ns: int) -> ArenaRows | None:
         """What of it came at that time or later; None if nothing did."""
         if self.batch is None:
             kept = tuple(one for one in self.gaps if one.time_ns >= time_ns)
-            return Piece(self.stream_id, self.epoch, None, kept) if kept else None
+            return ArenaRows(self.stream_id, self.epoch, None, kept) if kept else None
         times = self.batch.receive_time_ns
         # The time of day may jump: what counts is the first row from which on all are young enough.
         old = np.flatnonzero(times < time_ns)
         return self.from_row(int(old[-1]) + 1 if len(old) else 0, time_ns)
 
-    def from_row(self, row: int, time_ns: int | None = None) -> Piece | None:
+    def from_row(self, row: int, time_ns: int | None = None) -> ArenaRows | None:
         """Without the first rows, and what is missing before them."""
         if self.batch is None or row <= 0:
             return self
@@ -89,18 +89,18 @@ class Piece:
             if one.before_row > row or (one.before_row == row and (time_ns is None or one.time_ns >= time_ns))
         )
         batch = self.batch.rows(row, len(self.batch)) if row < len(self.batch) else None
-        return Piece(self.stream_id, self.epoch, batch, kept) if batch is not None or kept else None
+        return ArenaRows(self.stream_id, self.epoch, batch, kept) if batch is not None or kept else None
 
-    def up_to_row(self, row: int) -> Piece | None:
+    def up_to_row(self, row: int) -> ArenaRows | None:
         """The first rows, and what is missing before the last of them."""
         if self.batch is None or row >= len(self.batch):
             return self
         kept = tuple(one for one in self.gaps if one.before_row < row)
         batch = self.batch.rows(0, row) if row > 0 else None
-        return Piece(self.stream_id, self.epoch, batch, kept) if batch is not None or kept else None
+        return ArenaRows(self.stream_id, self.epoch, batch, kept) if batch is not None or kept else None
 
 
-def piece_of(arena: _native.Arena) -> Piece:
+def rows_from_arena(arena: _native.Arena) -> ArenaRows:
     """A view of an arena, which it keeps alive."""
     stream_id, epoch = arena.stream_id, arena.epoch
     batch = None
@@ -112,4 +112,4 @@ def piece_of(arena: _native.Arena) -> Piece:
         TimedGap(Gap(stream_id, of_epoch, first_seq, count, reason), before_row, time_ns)
         for of_epoch, first_seq, count, reason, before_row, time_ns in arena.gaps
     )
-    return Piece(stream_id, epoch, batch, gaps)
+    return ArenaRows(stream_id, epoch, batch, gaps)

@@ -17,8 +17,8 @@ from ..runtime.process import Readiness
 from ..runtime.runner import Runner
 from .agent import RecorderAgent
 from .config import RecorderSettings
-from .figures import RecorderStats
 from .service import RecorderService
+from .state import RecorderStats
 
 _LOG = logging.getLogger(__name__)
 _recording: set[Recorder] = set()

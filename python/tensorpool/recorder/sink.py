@@ -14,10 +14,10 @@ from typing import Final
 from ..clock import Clock
 from ..errors import DiskFull, InvalidFrames, RecordingError, WriteFailed
 from ..recording import Gap, RecordingLedger, RecordingWriter, Recovered, WriterLimits
-from .account import StreamAccount, rows_as_gaps
-from .arena import Piece
-from .ears import Note
-from .state import Disk
+from .arena import ArenaRows
+from .ledger import StreamLedger, rows_as_gaps
+from .messages import MessageRow
+from .state import DiskSpace
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ UNFIT: Final = "unfit"
 class _Step:
     """One thing to write. It stays first in line until it is done."""
 
-    piece: Piece | None
+    piece: ArenaRows | None
     gaps: tuple[Gap, ...]
 
 
@@ -56,7 +56,7 @@ class Sink:
     ) -> None:
         """`on_disk` hears whether the disk takes what it is given, each time that changes."""
         self.root = root
-        self.disk = Disk(keep_free_bytes=keep_free_bytes)
+        self.disk = DiskSpace(keep_free_bytes=keep_free_bytes)
         self.writer = RecordingWriter(root, limits=limits, holder="recorder", clock=clock)
         self.payload_bytes = 0
         self.free_bytes = 0
@@ -69,9 +69,9 @@ class Sink:
         self._clock = clock
         self._on_disk = on_disk
         self._free = free
-        self._accounts: dict[int, StreamAccount] = {}
+        self._accounts: dict[int, StreamLedger] = {}
         # The same with what is in line: that is where the next piece follows.
-        self._planned: dict[int, StreamAccount] = {}
+        self._planned: dict[int, StreamLedger] = {}
         self._steps: deque[_Step] = deque()
         self._told_recovered = 0
         self._noted = 0
@@ -84,8 +84,8 @@ class Sink:
         for one in self.writer.recovered[self._told_recovered :]:
             _LOG.warning("what an earlier recorder left open was sealed: %s", one)
         self._told_recovered = len(self.writer.recovered)
-        self._accounts.setdefault(stream_id, StreamAccount(stream_id, position))
-        self._planned.setdefault(stream_id, StreamAccount(stream_id, position))
+        self._accounts.setdefault(stream_id, StreamLedger(stream_id, position))
+        self._planned.setdefault(stream_id, StreamLedger(stream_id, position))
         return position
 
     @property
@@ -116,7 +116,7 @@ class Sink:
     def waiting_rows(self) -> int:
         return sum(step.piece.rows for step in self._steps if step.piece is not None)
 
-    def put(self, piece: Piece, *, hole_reason: str | None = None) -> None:
+    def put(self, piece: ArenaRows, *, hole_reason: str | None = None) -> None:
         """Puts a piece in line. `hole_reason`: why what lies between it and the one before is not there."""
         planned = self._planned[piece.stream_id]
         hole = None if hole_reason is None else planned.hole_before(piece, hole_reason)
@@ -205,7 +205,7 @@ class Sink:
 
     # --- words, and the end
 
-    def note(self, note: Note) -> None:
+    def note(self, note: MessageRow) -> None:
         """Keeps words about a stream. While the disk takes nothing they wait in memory: so only a few."""
         self._noted = 0 if self.disk.is_good else self._noted + 1
         if self._noted > _MOST_NOTED:

@@ -1,18 +1,22 @@
-"""When a recorder writes: at once, when told, and not while the disk is full. Pure: time is handed in."""
+"""When a recorder writes: at once, when told, and not while the disk is full. Pure: time is handed in.
+
+What a recorder shows of itself, and how fast it is. Pure.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
 
-from .arena import Piece
+from .arena import ArenaRows
 
 NOT_TRIGGERED: Final = "not_triggered"
 """Frames between two triggers: they were there, and nobody wanted them."""
 
 
-class Gate:
+class TriggerGate:
     """Open: what comes is written. Shut: the last `keep_ns` are kept until someone pulls the trigger."""
 
     def __init__(self, keep_ns: int | None) -> None:
@@ -42,17 +46,17 @@ class Gate:
         return True
 
 
-class Ring:
+class PreTriggerBuffer:
     """The pieces of the last while, of all streams, in the order in which they came."""
 
     def __init__(self, keep_ns: int) -> None:
         self._keep_ns = keep_ns
-        self._pieces: deque[Piece] = deque()
+        self._pieces: deque[ArenaRows] = deque()
 
     def __len__(self) -> int:
         return len(self._pieces)
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: ArenaRows) -> None:
         self._pieces.append(piece)
 
     def forget(self, now_ns: int) -> int:
@@ -70,7 +74,7 @@ class Ring:
             return True
         return False
 
-    def drain(self, now_ns: int) -> Iterator[Piece]:
+    def drain(self, now_ns: int) -> Iterator[ArenaRows]:
         """Gives what is young enough, and keeps nothing."""
         while self._pieces:
             piece = self._pieces.popleft().since(now_ns - self._keep_ns)
@@ -78,7 +82,7 @@ class Ring:
                 yield piece
 
 
-class Disk:
+class DiskSpace:
     """Whether there is room, by what the last look or the last write said. Looks again after a while."""
 
     def __init__(self, *, keep_free_bytes: int, retry_ns: int = 1_000_000_000) -> None:
@@ -115,3 +119,77 @@ class Disk:
         self._next_look_ns = now_ns + self._retry_ns
         was, self.problem = self.is_good, problem
         return was
+
+
+State = Literal["recording", "armed", "stopped", "disk_full", "closed"]
+"""armed: keeps the last while, and waits for its trigger."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderStats:
+    """A recorder at one moment."""
+
+    state: State
+    problem: str | None
+    """Why nothing is written, where something is wrong."""
+    seconds: float
+    streams: tuple[int, ...]
+    rows: int
+    payload_bytes: int
+    gaps: dict[str, int] = field(default_factory=dict)
+    """Sequences that are lost, by reason."""
+    rows_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    backlog_bytes: int = 0
+    """Memory in use for frames that are not on their way to the disk yet."""
+    buffer_bytes: int = 0
+    disk_free_bytes: int = 0
+    strays: int = 0
+    """Frames that were told twice, or out of turn: they belong to no account."""
+
+    @property
+    def lost(self) -> int:
+        return sum(self.gaps.values())
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "state": self.state,
+            "problem": self.problem,
+            "seconds": round(self.seconds, 3),
+            "streams": list(self.streams),
+            "rows": self.rows,
+            "payload_bytes": self.payload_bytes,
+            "gaps": dict(sorted(self.gaps.items())),
+            "rows_per_s": round(self.rows_per_s, 1),
+            "bytes_per_s": round(self.bytes_per_s),
+            "backlog_bytes": self.backlog_bytes,
+            "buffer_bytes": self.buffer_bytes,
+            "disk_free_bytes": self.disk_free_bytes,
+            "strays": self.strays,
+        }
+
+
+class _Sample(NamedTuple):
+    at_ns: int
+    rows: int
+    nbytes: int
+
+
+class RateMeter:
+    """Rows and bytes a second, over the last few seconds."""
+
+    def __init__(self, window_ns: int = 3_000_000_000) -> None:
+        self._window_ns = window_ns
+        self._samples: deque[_Sample] = deque()
+
+    def add(self, at_ns: int, rows: int, nbytes: int) -> None:
+        self._samples.append(_Sample(at_ns, rows, nbytes))
+        while len(self._samples) > 2 and at_ns - self._samples[1].at_ns >= self._window_ns:
+            self._samples.popleft()
+
+    def per_second(self) -> tuple[float, float]:
+        if len(self._samples) < 2:
+            return 0.0, 0.0
+        first, last = self._samples[0], self._samples[-1]
+        seconds = max(last.at_ns - first.at_ns, 1) / 1e9
+        return (last.rows - first.rows) / seconds, (last.nbytes - first.nbytes) / seconds

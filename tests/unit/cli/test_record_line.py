@@ -11,7 +11,7 @@ import pyte
 import pytest
 
 from tensorpool.cli.record import _Line, line
-from tensorpool.recorder.figures import RecorderStats
+from tensorpool.recorder.state import RecorderStats
 
 BUSY = RecorderStats(
     state="recording",

@@ -9,21 +9,21 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.recorder.account import StreamAccount, rows_as_gaps
-from tensorpool.recorder.arena import ROW, Piece, TimedGap
+from tensorpool.recorder.arena import ROW, ArenaRows, TimedGap
+from tensorpool.recorder.ledger import StreamLedger, rows_as_gaps
 from tensorpool.recording import Gap
 from tests.unit.recording.conftest import STREAM, frames
 
 PIECE = Path(__file__).parents[3] / "crates" / "core" / "src" / "track" / "piece.rs"
 
 
-def piece(first: int, count: int, *gaps: tuple[int, int, int], epoch: int = 1) -> Piece:
+def piece(first: int, count: int, *gaps: tuple[int, int, int], epoch: int = 1) -> ArenaRows:
     """Rows, and (first, count, before_row) of gaps between them; rows came a thousand ns apart."""
     batch = frames(first, count, epoch=epoch) if count else None
     timed = tuple(
         TimedGap(Gap(STREAM, epoch, start, n, "late"), before, start * 1_000) for start, n, before in gaps
     )
-    return Piece(STREAM, epoch, batch, timed)
+    return ArenaRows(STREAM, epoch, batch, timed)
 
 
 def test_a_row_has_the_fields_that_the_native_side_writes() -> None:
@@ -35,7 +35,7 @@ def test_a_row_has_the_fields_that_the_native_side_writes() -> None:
 
 
 def test_the_account_adds_up_over_rows_gaps_and_epochs() -> None:
-    account = StreamAccount(STREAM)
+    account = StreamLedger(STREAM)
     one, other = piece(10, 4, (14, 2, 4)), piece(0, 3, epoch=2)
     account.add(one, [gap.gap for gap in one.gaps])
     account.add(other, [Gap(STREAM, 1, 16, 5, "epoch")])
@@ -48,14 +48,14 @@ def test_the_account_adds_up_over_rows_gaps_and_epochs() -> None:
 
 
 def test_an_account_that_misses_something_says_so() -> None:
-    account = StreamAccount(STREAM)
+    account = StreamLedger(STREAM)
     account.add(piece(10, 4), [])
     account.add(piece(15, 4), [])
     assert not account.ledgers()[0].balanced
 
 
 def test_what_was_left_out_on_purpose_is_known_by_its_neighbours() -> None:
-    account = StreamAccount(STREAM, (1, 4))
+    account = StreamLedger(STREAM, (1, 4))
     assert account.hole_before(piece(10, 1), "why") == Gap(STREAM, 1, 5, 5, "why")
     assert account.hole_before(piece(10, 1, epoch=2), "why") is None, "a span begins with what is there"
     account.add(piece(10, 2), [])
@@ -68,7 +68,7 @@ def test_what_was_left_out_on_purpose_is_known_by_its_neighbours() -> None:
 def test_rows_that_cannot_be_written_are_gaps_between_those_of_the_piece() -> None:
     rows = frames(10, 4)
     seqs = np.array([10, 11, 15, 16], np.uint64)
-    whole = Piece(
+    whole = ArenaRows(
         STREAM,
         1,
         rows.__class__(**{**{f: getattr(rows, f) for f in rows.__slots__}, "seq": seqs}),
@@ -117,11 +117,11 @@ def test_wherever_it_is_cut_nothing_comes_twice(runs: list[int], cut: int, first
         at += run
     rows = frames(0, len(seqs))
     columns = {f: getattr(rows, f) for f in rows.__slots__} | {"seq": np.array(seqs, np.uint64)}
-    whole = Piece(STREAM, 1, rows.__class__(**columns), tuple(gaps))
+    whole = ArenaRows(STREAM, 1, rows.__class__(**columns), tuple(gaps))
     halves = [half for half in (whole.up_to_row(cut), whole.from_row(cut)) if half is not None]
     if whole.up_to_row(cut) is whole or cut == 0:
         halves = [whole]
-    account = StreamAccount(STREAM)
+    account = StreamLedger(STREAM)
     for half in halves:
         account.add(half, [one.gap for one in half.gaps])
     (ledger,) = account.ledgers()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tensorpool.recorder import ears
-from tensorpool.recorder.ears import NoteBook
+from tensorpool.recorder import messages
+from tensorpool.recorder.messages import MessageFilter
 from tensorpool.sbe import (
     ClockDomain,
     DataSourceAnnounce,
@@ -36,7 +36,7 @@ def announce(epoch: int = 1, at_ns: int = 0, **changes: Any) -> bytes:
 
 
 def test_an_announce_is_kept_when_it_says_something_new() -> None:
-    book = NoteBook()
+    book = MessageFilter()
     first = book.hear(announce())
     assert first is not None
     assert (first.table, first.stream_id, first.epoch, first.is_announce) == ("announces", 7, 1, True)
@@ -46,7 +46,7 @@ def test_an_announce_is_kept_when_it_says_something_new() -> None:
 
 
 def test_metadata_are_kept_once_a_version_and_anew_with_each_epoch() -> None:
-    book = NoteBook()
+    book = MessageFilter()
     book.hear(announce())
     meta = DataSourceMeta(stream_id=7, meta_version=3, timestamp_ns=1)
     again = DataSourceMeta(stream_id=7, meta_version=3, timestamp_ns=2)
@@ -62,7 +62,7 @@ def test_metadata_are_kept_once_a_version_and_anew_with_each_epoch() -> None:
 
 
 def test_each_part_of_a_blob_is_kept_once() -> None:
-    book = NoteBook()
+    book = MessageFilter()
     parts = [
         MetaBlobChunk(stream_id=7, meta_version=1, chunk_offset=at, bytes=b"x" * 10).encode()
         for at in (0, 10)
@@ -71,7 +71,7 @@ def test_each_part_of_a_blob_is_kept_once() -> None:
 
 
 def test_every_trace_link_is_kept() -> None:
-    book = NoteBook()
+    book = MessageFilter()
     links = TraceLinkSet(stream_id=7, epoch=2, seq=3, trace_id=9, parents=(TraceParent(trace_id=8),)).encode()
     note = book.hear(links)
     assert note is not None
@@ -79,7 +79,7 @@ def test_every_trace_link_is_kept() -> None:
 
 
 def test_qos_is_a_series_and_strange_bytes_are_nobodys() -> None:
-    book = NoteBook()
+    book = MessageFilter()
     qos = QosProducer(stream_id=7, producer_id=1, epoch=1, current_seq=5).encode()
     assert [book.hear(qos) is not None for _ in range(3)] == [True, True, True]
     assert book.hear(b"") is None
@@ -88,8 +88,8 @@ def test_qos_is_a_series_and_strange_bytes_are_nobodys() -> None:
 
 def test_who_has_much_to_say_is_heard_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many versions there were: what is new is kept, and what was just said is still known."""
-    monkeypatch.setattr(ears, "_MOST_KNOWN", 10)
-    book = NoteBook()
+    monkeypatch.setattr(messages, "_MOST_KNOWN", 10)
+    book = MessageFilter()
     book.hear(announce())
     for version in range(1, 100):
         meta = DataSourceMeta(stream_id=7, meta_version=version, timestamp_ns=1).encode()
@@ -101,8 +101,8 @@ def test_who_has_much_to_say_is_heard_to_the_end(monkeypatch: pytest.MonkeyPatch
 
 
 def test_many_streams_take_little_memory_and_each_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ears, "_MOST_STREAMS", 10)
-    book = NoteBook()
+    monkeypatch.setattr(messages, "_MOST_STREAMS", 10)
+    book = MessageFilter()
     for stream_id in range(1, 100):
         assert book.hear(announce(stream_id=stream_id)) is not None
         assert book.hear(announce(stream_id=stream_id, at_ns=1)) is None

@@ -13,7 +13,7 @@ import pytest
 from tensorpool import recording
 from tensorpool.clock import ManualClock
 from tensorpool.errors import DiskFull
-from tensorpool.recorder.arena import Piece, TimedGap
+from tensorpool.recorder.arena import ArenaRows, TimedGap
 from tensorpool.recorder.sink import Sink
 from tensorpool.recording import Gap, segment_writer
 from tests.unit.recording.conftest import STREAM, frames
@@ -99,7 +99,7 @@ def test_a_gap_of_the_epoch_before_still_counts(scene: Callable[..., Scene]) -> 
     one.sink.put(piece(10, 4))
     one.sink.put(piece(0, 2, epoch=2))
     stray = TimedGap(Gap(STREAM, 1, 14, 3, "epoch"), 0, 0)
-    one.sink.put(Piece(STREAM, 2, frames(2, 1, epoch=2), (stray,)))
+    one.sink.put(ArenaRows(STREAM, 2, frames(2, 1, epoch=2), (stray,)))
     assert one.sink.work()
     one.sink.close()
     assert [(found.rows, found.gaps) for found in one.ledger()] == [(4, {"epoch": 3}), (3, {})]
@@ -167,7 +167,7 @@ def test_frames_that_the_writer_refuses_are_gaps(scene: Callable[..., Scene]) ->
     one = scene()
     one.sink.put(piece(10, 2))
     wrong = frames(12, 2, dtype=np.array([1, 99], np.int16))
-    one.sink.put(Piece(STREAM, 1, wrong, (TimedGap(Gap(STREAM, 1, 14, 1, "late"), 2, 0),)))
+    one.sink.put(ArenaRows(STREAM, 1, wrong, (TimedGap(Gap(STREAM, 1, 14, 1, "late"), 2, 0),)))
     one.sink.put(piece(15, 1))
     assert one.sink.work()
     one.sink.close()
@@ -191,7 +191,7 @@ def test_a_gap_beside_rows_that_are_not_written_is_told_once(
     dtype = np.array([1, 99], np.int16) if is_refused else np.array([1, 1], np.int16)
     gaps = (Gap(STREAM, 1, 12, 3, "epoch"), Gap(STREAM, 2, 7, 1, "late"))
     timed = tuple(TimedGap(gap, before, 0) for gap, before in zip(gaps, (0, 2), strict=True))
-    one.sink.put(Piece(STREAM, 2, frames(5, 2, epoch=2, dtype=dtype), timed), hole_reason="not_triggered")
+    one.sink.put(ArenaRows(STREAM, 2, frames(5, 2, epoch=2, dtype=dtype), timed), hole_reason="not_triggered")
     if not is_refused:
         full_disk(True)
         one.sink.work()
@@ -230,7 +230,7 @@ def test_who_goes_on_knows_where(scene: Callable[..., Scene]) -> None:
     one.sink.close()
     again = one.open()
     assert again.open_stream(STREAM) == (1, 15)
-    again.put(Piece(STREAM, 1, frames(20, 1), (TimedGap(Gap(STREAM, 1, 16, 4, "not_recording"), 0, 0),)))
+    again.put(ArenaRows(STREAM, 1, frames(20, 1), (TimedGap(Gap(STREAM, 1, 16, 4, "not_recording"), 0, 0),)))
     assert again.work()
     again.close()
     (ledger,) = one.ledger()

@@ -41,7 +41,7 @@ _MOST_STREAMS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class MessageRow:
     """A message for one of the tables."""
 
     table: str
@@ -52,14 +52,14 @@ class Note:
     is_announce: bool = False
 
 
-class NoteBook:
+class MessageFilter:
     """Which messages are worth a row. Pure."""
 
     def __init__(self) -> None:
         self._epochs: OrderedDict[int, int] = OrderedDict()
         self._known: OrderedDict[int, OrderedDict[object, object]] = OrderedDict()
 
-    def hear(self, message: bytes) -> Note | None:
+    def hear(self, message: bytes) -> MessageRow | None:
         """None for what is none of ours, and for what was said before."""
         try:
             found = decode(message)
@@ -73,24 +73,26 @@ class NoteBook:
                     self._known.pop(stream_id, None)
                 _remember(self._epochs, stream_id, epoch, _MOST_STREAMS)
                 is_news = self._is_news(stream_id, "announce", same)
-                return Note("announces", message, stream_id, epoch, is_announce=True) if is_news else None
+                return (
+                    MessageRow("announces", message, stream_id, epoch, is_announce=True) if is_news else None
+                )
             case (
                 QosProducer(stream_id=stream_id, epoch=epoch) | QosConsumer(stream_id=stream_id, epoch=epoch)
             ):
-                return Note("qos", message, stream_id, epoch)
+                return MessageRow("qos", message, stream_id, epoch)
             case DataSourceAnnounce(stream_id=stream_id, epoch=epoch, meta_version=version):
                 if self._is_news(stream_id, "source", found):
-                    return Note("metadata", message, stream_id, epoch, version)
+                    return MessageRow("metadata", message, stream_id, epoch, version)
             case DataSourceMeta(stream_id=stream_id, meta_version=version):
                 if self._is_news(stream_id, ("meta", version), replace(found, timestamp_ns=0)):
-                    return Note("metadata", message, stream_id, self._epochs.get(stream_id), version)
+                    return MessageRow("metadata", message, stream_id, self._epochs.get(stream_id), version)
             case MetaBlobAnnounce() | MetaBlobChunk() | MetaBlobComplete():
                 stream_id, version = found.stream_id, found.meta_version
                 at = found.chunk_offset if isinstance(found, MetaBlobChunk) else None
                 if self._is_news(stream_id, (type(found).__name__, version, at), len(message)):
-                    return Note("metadata", message, stream_id, self._epochs.get(stream_id), version)
+                    return MessageRow("metadata", message, stream_id, self._epochs.get(stream_id), version)
             case TraceLinkSet(stream_id=stream_id, epoch=epoch):
-                return Note("metadata", message, stream_id, epoch)
+                return MessageRow("metadata", message, stream_id, epoch)
             case _:
                 pass
         return None
@@ -111,7 +113,7 @@ def _remember(known: OrderedDict[K, V], key: K, value: V, most: int) -> None:
         known.popitem(last=False)
 
 
-class Ears:
+class MessageListener:
     """Listens on the streams for announces, metadata and QoS, and for traces on the control stream."""
 
     def __init__(self, context: Context) -> None:
@@ -119,9 +121,9 @@ class Ears:
         streams = dict.fromkeys((ids.announce, ids.metadata, ids.qos))
         self._ears = [_native.Subscription(context._conductor, _CHANNEL, stream) for stream in streams]
         self._control = _native.Subscription(context._conductor, _CHANNEL, ids.control)
-        self._book = NoteBook()
+        self._book = MessageFilter()
 
-    def poll(self, *, wants: Callable[[Note], bool]) -> Iterator[Note]:
+    def poll(self, *, wants: Callable[[MessageRow], bool]) -> Iterator[MessageRow]:
         """What is new, of the streams that are wanted."""
         # Of what is said there most is between clients and their driver.
         links = (message for message in self._control.poll(_MOST_CONTROL) if _is_trace(message))

@@ -19,7 +19,7 @@ _MOST_STREAMS: Final = 10_000
 _Position = tuple[int, int] | None
 
 
-class Lanes:
+class RecordedStreams:
     """Consumers that the native loop reads, by stream."""
 
     def __init__(self, context: Context, native: _native.Recorder, sink: Sink) -> None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ..recording import Gap, RecordingLedger
-from .arena import Piece
+from .arena import ArenaRows
 
 
 @dataclass(slots=True)
-class EpochAccount:
+class EpochLedger:
     """What was written of one epoch."""
 
     first_seq: int
@@ -34,13 +34,13 @@ class EpochAccount:
         self.next_seq = max(self.next_seq, last_seq + 1)
 
 
-class StreamAccount:
+class StreamLedger:
     """All epochs of a stream that a recorder has written something of."""
 
     def __init__(self, stream_id: int, position: tuple[int, int] | None = None) -> None:
         self.stream_id = stream_id
         self._position = position
-        self._epochs: dict[int, EpochAccount] = {}
+        self._epochs: dict[int, EpochLedger] = {}
 
     @property
     def rows(self) -> int:
@@ -53,7 +53,7 @@ class StreamAccount:
             total.update(one.gaps)
         return total
 
-    def hole_before(self, piece: Piece, reason: str) -> Gap | None:
+    def hole_before(self, piece: ArenaRows, reason: str) -> Gap | None:
         """What lies between the end of this account and the piece: left out on purpose, for that reason.
 
         None where the piece follows, and where nothing of its epoch is recorded: a span begins with what is.
@@ -71,7 +71,7 @@ class StreamAccount:
             return self._position[1] + 1
         return None
 
-    def add(self, piece: Piece, gaps: Iterable[Gap]) -> None:
+    def add(self, piece: ArenaRows, gaps: Iterable[Gap]) -> None:
         """The piece was written, with these gaps of whatever epoch."""
         if piece.batch is not None:
             first, last = piece.batch.first_seq, piece.batch.last_seq
@@ -82,8 +82,8 @@ class StreamAccount:
     def add_gap(self, gap: Gap) -> None:
         self._epoch(gap.epoch, gap.first_seq).add_gap(gap)
 
-    def _epoch(self, epoch: int, first_seq: int) -> EpochAccount:
-        return self._epochs.setdefault(epoch, EpochAccount(first_seq, first_seq))
+    def _epoch(self, epoch: int, first_seq: int) -> EpochLedger:
+        return self._epochs.setdefault(epoch, EpochLedger(first_seq, first_seq))
 
     def ledgers(self) -> list[RecordingLedger]:
         return [
@@ -92,7 +92,7 @@ class StreamAccount:
         ]
 
 
-def _first_seq(piece: Piece) -> int | None:
+def _first_seq(piece: ArenaRows) -> int | None:
     """The first sequence that a piece speaks of, in its own epoch."""
     starts = [one.gap.first_seq for one in piece.gaps if one.gap.epoch == piece.epoch]
     if piece.batch is not None:
@@ -100,7 +100,7 @@ def _first_seq(piece: Piece) -> int | None:
     return min(starts, default=None)
 
 
-def rows_as_gaps(piece: Piece, reason: str) -> list[Gap]:
+def rows_as_gaps(piece: ArenaRows, reason: str) -> list[Gap]:
     """The rows of a piece as if none of them could be written: one for each run between its own gaps."""
     if piece.batch is None:
         return []
