@@ -18,15 +18,14 @@ from ..clock import Clock
 from ..context import Context
 from ..errors import ClosedError, FrameNotRecorded
 from ..recording import Cursor, RecordedFrame, Recording
+from ..recording.lease_keeper import LeaseKeeper
 from ..recording.recording import Time
-from .claim import Claim
-from .lane import Lane
-from .options import Options, speed_of
-from .pools import announced, pools_for, slots_for
-from .score import Score, find_stops
-from .source import Source
+from .metadata import RecordedMetadata, read_metadata
+from .options import ReplayOptions, speed_of
+from .reader import ReplayReader
+from .schedule import Schedule, find_stops
 from .state import Merge, Playhead, Times, Window
-from .words import Words, read_words
+from .stream import ReplayStream, pools_for, recorded_layouts, slots_for
 
 TURN_NS: Final = 20_000_000
 """How long a turn lasts at most: so soon a pause begins."""
@@ -54,8 +53,8 @@ class Totals:
 class ReplayAgent:
     """Plays what the options choose. `do_work` until `is_ended`; then it may be sent elsewhere."""
 
-    def __init__(self, ctx: Context, recording: Recording, options: Options, clock: Clock) -> None:
-        self.lanes: list[Lane] = []
+    def __init__(self, ctx: Context, recording: Recording, options: ReplayOptions, clock: Clock) -> None:
+        self.lanes: list[ReplayStream] = []
         self.totals = Totals()
         self.is_ended = False
         self.is_waiting = options.wait > 0
@@ -64,10 +63,10 @@ class ReplayAgent:
         """The recorder's time of the frame that was played last."""
         self._ctx, self._recording, self._options, self._clock = ctx, recording, options, clock
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="replay-reader")
-        self._claim: Claim | None = None
+        self._claim: LeaseKeeper | None = None
         self._control: _native.Publication | None = None
-        self._score: Score | None = None
-        self._ahead: Score | None = None
+        self._score: Schedule | None = None
+        self._ahead: Schedule | None = None
         self._has_frames = False
         self._is_new_pass = True
         self._away_ns: int | None = None
@@ -80,10 +79,10 @@ class ReplayAgent:
         chosen = tuple(options.streams) if options.streams is not None else recording.streams
         if not chosen:
             raise FrameNotRecorded(f"{recording.root} has no frames", path=recording.root)
-        self._claim = Claim(recording.root, chosen, self._clock)
-        words = read_words(recording, chosen) if options.metadata else {}
-        layouts = announced(recording, chosen)
-        sources = {one: self._source(one, words.setdefault(one, Words())) for one in chosen}
+        self._claim = LeaseKeeper(recording.root, chosen, self._clock)
+        words = read_metadata(recording, chosen) if options.metadata else {}
+        layouts = recorded_layouts(recording, chosen)
+        sources = {one: self._source(one, words.setdefault(one, RecordedMetadata())) for one in chosen}
         firsts = {one: self._reader.submit(source.next_block) for one, source in sources.items()}
         if all(first.result() is None for first in firsts.values()):
             raise FrameNotRecorded("no frame was recorded there", path=recording.root)
@@ -96,7 +95,9 @@ class ReplayAgent:
             target = options.target(one)
             producer = self._ctx.producer(target, pools=pools, nslots=slots, publish_timestamps=True)
             self.lanes.append(
-                Lane(sources[one], words[one], target, producer, pools, slots, self._reader, deque([first]))
+                ReplayStream(
+                    sources[one], words[one], target, producer, pools, slots, self._reader, deque([first])
+                )
             )
         if any(lane.words.parents for lane in self.lanes):
             self._control = self._ctx._control_publication()
@@ -108,9 +109,9 @@ class ReplayAgent:
                 lane.version = int(block.versions[0])
         self._begin()
 
-    def _source(self, stream_id: int, words: Words) -> Source:
+    def _source(self, stream_id: int, words: RecordedMetadata) -> ReplayReader:
         options = self._options
-        return Source(
+        return ReplayReader(
             self._recording, stream_id, versions=words.numbers, time_base=options.time_base,
             epoch=options.epoch, seq=options.seq, time=(options.start, options.end), check=options.checks,
             skip_damage=options.skip_damage,
@@ -182,12 +183,12 @@ class ReplayAgent:
         """Whether there is no driver, or no media driver, at the moment."""
         return self._away_ns is not None
 
-    def _due_ns(self, score: Score, now_ns: int) -> int:
+    def _due_ns(self, score: Schedule, now_ns: int) -> int:
         if self.playhead.speed is None or score.at == len(score.window):
             return now_ns
         return self.playhead.due_at(int(score.plays[score.at]))
 
-    def _turn(self, score: Score, until_ns: int) -> int:
+    def _turn(self, score: Schedule, until_ns: int) -> int:
         due, began = self.playhead.due(score.plays), score.at
         while not score.is_over:
             self._speak(score)
@@ -217,7 +218,7 @@ class ReplayAgent:
         _, block, row = score.place(at)
         return block.frame(row)
 
-    def _speak(self, score: Score) -> None:
+    def _speak(self, score: Schedule) -> None:
         """Says what is due before the next entry."""
         while score.stops and score.stops[0].entry == score.at:
             entry, what, number = score.stops.popleft()
@@ -229,7 +230,7 @@ class ReplayAgent:
                 _, block, row = score.place(entry - 1)
                 lane.link(int(block.trace_ids[row]), self._control)
 
-    def _play(self, score: Score, end: int, due: Times | None, until_ns: int) -> None:
+    def _play(self, score: Schedule, end: int, due: Times | None, until_ns: int) -> None:
         """Entries up to `end`, until it is `until_ns` or something is in the way."""
         window, start, totals = score.window, score.at, self.totals
         score.at, stop, at, nbytes, unfit, late, late_max_ns = _native.play_rows(
@@ -253,7 +254,7 @@ class ReplayAgent:
         if stop not in ("done", "time"):
             self._overcome(stop, score, self.lanes[at])
 
-    def _count(self, score: Score, start: int) -> None:
+    def _count(self, score: Schedule, start: int) -> None:
         played = score.window.lane[start : score.at]
         for number in np.unique(played).tolist():
             of_lane = np.flatnonzero(played == number)
@@ -262,7 +263,7 @@ class ReplayAgent:
             lane.frames += len(of_lane)
             lane.last = score.block(number).frame(row).cursor
 
-    def _overcome(self, stop: str, score: Score, lane: Lane) -> None:
+    def _overcome(self, stop: str, score: Schedule, lane: ReplayStream) -> None:
         _, block, row = score.place(score.at)
         frame = block.frame(row)
         match stop:
@@ -278,7 +279,7 @@ class ReplayAgent:
 
     # --- what comes next
 
-    def _fill(self) -> Score | None:
+    def _fill(self) -> Schedule | None:
         """What is to be played; None at the end."""
         while self._score is None or self._score.is_over:
             self._score, self._ahead = self._ahead or self._next_score(), None
@@ -287,7 +288,7 @@ class ReplayAgent:
                 return None
         return self._score
 
-    def _next_score(self) -> Score | None:
+    def _next_score(self) -> Schedule | None:
         window = self._next_window()
         if window is None and self._options.loop and self._has_frames:
             for lane in self.lanes:
@@ -302,7 +303,7 @@ class ReplayAgent:
         parts = [(lane.block, lane.shift_ns) for lane in self.lanes]
         stops = find_stops(window, parts, self.lanes)
         is_first, self._is_new_pass = self._is_new_pass, False
-        score = Score(window, self.playhead.place(window.time_ns), parts, stops, is_first)
+        score = Schedule(window, self.playhead.place(window.time_ns), parts, stops, is_first)
         for lane in self.lanes:
             lane.read_on()
         return score

@@ -16,7 +16,7 @@ _LONGEST_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReplayOptions:
     """See `replay` for what each means."""
 
     speed: Speed = 1.0

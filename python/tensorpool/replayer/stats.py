@@ -10,7 +10,7 @@ import numpy as np
 from ..recording import Cursor, Recording
 from ..recording.manifest import Kind
 from .agent import ReplayAgent
-from .lane import Lane
+from .stream import ReplayStream
 
 State = Literal["waiting", "playing", "paused", "away", "ended", "failed", "closed"]
 
@@ -120,7 +120,7 @@ def _text(value: int | None) -> str | None:
     return None if value is None else str(value)
 
 
-def stream_stats(lane: Lane) -> StreamStats:
+def stream_stats(lane: ReplayStream) -> StreamStats:
     return StreamStats(
         lane.source.stream_id, lane.target, lane.producer.epoch, lane.frames,
         lane.outcomes(), lane.last, lane.reopened, lane.shift_ns,

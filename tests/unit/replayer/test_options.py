@@ -10,8 +10,8 @@ import pytest
 from tensorpool import sbe
 from tensorpool.errors import ConfigError
 from tensorpool.recording.manifest import RECORD
-from tensorpool.replayer.options import Options, speed_of
-from tensorpool.replayer.pools import DEFAULT_NSLOTS, pools_for, slots_for, stride_for
+from tensorpool.replayer.options import ReplayOptions, speed_of
+from tensorpool.replayer.stream import DEFAULT_NSLOTS, pools_for, slots_for, stride_for
 
 
 @pytest.mark.parametrize(
@@ -31,20 +31,20 @@ from tensorpool.replayer.pools import DEFAULT_NSLOTS, pools_for, slots_for, stri
 )
 def test_what_cannot_be_is_refused_in_words(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        Options(**wrong)
+        ReplayOptions(**wrong)
 
 
 def test_streams_may_change_places() -> None:
-    options = Options(streams=[1, 2, 3], mapping={1: 2, 2: 1})
+    options = ReplayOptions(streams=[1, 2, 3], mapping={1: 2, 2: 1})
     assert [options.target(one) for one in (1, 2, 3)] == [2, 1, 3]
 
 
 def test_checksums_are_looked_at_where_there_is_time_or_when_told() -> None:
-    assert Options().checks
-    assert Options(speed=100).checks
-    assert not Options(speed="max").checks
-    assert Options(speed="max", check=True).checks
-    assert not Options(check=False).checks
+    assert ReplayOptions().checks
+    assert ReplayOptions(speed=100).checks
+    assert not ReplayOptions(speed="max").checks
+    assert ReplayOptions(speed="max", check=True).checks
+    assert not ReplayOptions(check=False).checks
     assert (speed_of("max"), speed_of(2)) == (None, 2.0)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tensorpool import _native, sbe
 from tensorpool.attributes.metadata import BLOBS_KEY, JSON
-from tensorpool.replayer.words import MAX_BLOB_BYTES, Numbering, Words
+from tensorpool.replayer.metadata import MAX_BLOB_BYTES, RecordedMetadata, VersionNumbering
 
 STREAM, PLAYED = 10_000, 10_050
 
@@ -53,7 +53,7 @@ def blob(version: int, kind: int, content: bytes, checksum: int | None = None) -
 
 
 def test_a_version_is_said_again_as_it_was_but_for_the_stream() -> None:
-    words = Words([row(announce(1, 3)), row(meta(3, exposure_ms=4))])
+    words = RecordedMetadata([row(announce(1, 3)), row(meta(3, exposure_ms=4))])
     speech = words.speech(1, 3, PLAYED)
     assert speech is not None
     assert speech.version == 3
@@ -65,14 +65,14 @@ def test_a_version_is_said_again_as_it_was_but_for_the_stream() -> None:
 
 
 def test_what_is_unknown_is_not_made_up() -> None:
-    words = Words([row(announce(1, 3)), row(meta(3, a=1))])
+    words = RecordedMetadata([row(announce(1, 3)), row(meta(3, a=1))])
     assert words.speech(1, 4, PLAYED) is None
     assert words.speech(2, 3, PLAYED) is None
     assert words.numbers(1, np.array([0, 4, 3])).tolist() == [0, 4, 3]
 
 
 def test_attributes_are_of_the_epoch_that_was_announced_last_unless_the_table_knows() -> None:
-    words = Words([
+    words = RecordedMetadata([
         row(announce(1, 1)), row(meta(1, a=1)), row(announce(2, 1)), row(meta(1, a=2)),
         row(meta(9, a=3), epoch=1),
     ])  # fmt: skip
@@ -82,7 +82,7 @@ def test_attributes_are_of_the_epoch_that_was_announced_last_unless_the_table_kn
 
 
 def test_a_number_that_means_something_else_in_another_epoch_gets_a_new_one() -> None:
-    words = Words([
+    words = RecordedMetadata([
         row(announce(1, 1)), row(meta(1, a=1)), row(meta(2, a=2)),
         row(announce(2, 1)), row(meta(1, a=99)), row(meta(2, a=2)),
     ])  # fmt: skip
@@ -97,7 +97,7 @@ def test_a_number_that_means_something_else_in_another_epoch_gets_a_new_one() ->
 
 def test_a_blob_goes_with_the_versions_that_name_it() -> None:
     content = bytes(range(25))
-    words = Words([
+    words = RecordedMetadata([
         row(announce(1, 1)), *blob(2, 7, content),
         row(meta(1, a=1)), row(meta(2, **{BLOBS_KEY: {"7": 2}})), row(meta(3, **{BLOBS_KEY: {"7": 2}})),
         row(meta(4, **{BLOBS_KEY: {}})),
@@ -109,7 +109,7 @@ def test_a_blob_goes_with_the_versions_that_name_it() -> None:
 
 
 def test_a_source_that_names_none_goes_with_the_last_of_each_type() -> None:
-    words = Words([
+    words = RecordedMetadata([
         row(announce(1, 1)), *blob(1, 7, b"old"), *blob(3, 7, b"new"), *blob(2, 8, b"other"),
         *(row(meta(version, a=version)) for version in (1, 2, 3)),
     ])  # fmt: skip
@@ -123,7 +123,7 @@ def test_a_source_that_names_none_goes_with_the_last_of_each_type() -> None:
 
 def test_a_renumbered_blob_is_named_by_its_new_number() -> None:
     named = {BLOBS_KEY: {"7": 1}}
-    words = Words([
+    words = RecordedMetadata([
         row(announce(1, 1)), *blob(1, 7, b"first"), row(meta(1, **named)),
         row(announce(2, 1, "other")), *blob(1, 7, b"second"), row(meta(1, **named)),
     ])  # fmt: skip
@@ -144,14 +144,14 @@ def test_torn_wrong_and_huge_blobs_are_left_out() -> None:
         row(announce(1, 1)), *whole[:2], *whole[3:], *blob(2, 8, b"wrong", checksum=5), row(huge),
         *(row(meta(version, a=version)) for version in (1, 2, 3)), {"message": b"no message", "epoch": None},
     ]  # fmt: skip
-    words = Words(rows)
+    words = RecordedMetadata(rows)
     assert words.undecodable == 1
     for version in (1, 2, 3):
         speech = words.speech(1, version, STREAM)
         assert speech is not None
         assert not speech.blobs
     # Sent again and again: the next time it was heard from its beginning.
-    again = Words([*rows, *whole]).speech(1, 1, STREAM)
+    again = RecordedMetadata([*rows, *whole]).speech(1, 1, STREAM)
     assert again is not None
     assert dict(again.blobs) == {7: (1, b"x" * 30)}
 
@@ -159,7 +159,7 @@ def test_torn_wrong_and_huge_blobs_are_left_out() -> None:
 def test_chunks_out_of_turn_do_not_get_into_a_blob() -> None:
     content = bytes(range(30))
     announced, first, second, third, complete = blob(1, 7, content, checksum=0)
-    words = Words([
+    words = RecordedMetadata([
         row(announce(1, 1)), row(meta(1, a=1)), announced, second, first, second, second, third, complete
     ])  # fmt: skip
     speech = words.speech(1, 1, STREAM)
@@ -169,7 +169,7 @@ def test_chunks_out_of_turn_do_not_get_into_a_blob() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4), st.integers(0, 2)), max_size=60))
 def test_a_number_never_means_two_things(asked: list[tuple[int, int, int]]) -> None:
-    numbering = Numbering()
+    numbering = VersionNumbering()
     given_to: dict[tuple[int, int], int] = {}
     content_of: dict[tuple[int, int], int] = {}
     meaning: dict[int, int] = {}
@@ -188,4 +188,4 @@ def test_links_are_kept_by_trace() -> None:
         stream_id=STREAM, epoch=1, seq=4, trace_id=77,
         parents=(sbe.TraceParent(trace_id=5), sbe.TraceParent(trace_id=6)),
     )  # fmt: skip
-    assert Words([row(links)]).parents == {77: (5, 6)}
+    assert RecordedMetadata([row(links)]).parents == {77: (5, 6)}

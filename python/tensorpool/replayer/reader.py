@@ -66,7 +66,7 @@ class Block:
         return [(block, rows) for block, rows in kept if len(rows)]
 
 
-class Source:
+class ReplayReader:
     """Reads one stream between two bounds, from wherever it is told to. One thread at a time."""
 
     def __init__(

@@ -19,7 +19,7 @@ from ..errors import ClosedError, ConfigError
 from ..recording import RecordedFrame, Recording
 from ..recording.recording import Time
 from .agent import ReplayAgent
-from .options import Options, Speed, TimeBase, speed_of
+from .options import ReplayOptions, Speed, TimeBase, speed_of
 from .stats import ReplayStats, State, bounds_of, stream_stats
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ def replay(
     what comes before it; with `skip_damage` it is left out and counted. `metadata=False` says nothing of the
     sources. Without a `context` one is opened, and closed with the replay.
     """
-    options = Options(
+    options = ReplayOptions(
         speed=speed, start=start, end=end, seq=seq, epoch=epoch, streams=streams,
         mapping=dict(mapping or {}), loop=loop, paused=paused, time_base=time_base, rate_hz=rate_hz,
         max_pause=max_pause, wait=wait, linger=linger, nslots=nslots, check=check, skip_damage=skip_damage,
@@ -95,7 +95,7 @@ class Replay:
         self,
         context: Context,
         recording: Recording,
-        options: Options,
+        options: ReplayOptions,
         *,
         closes: Context | None = None,
         clock: Clock = SYSTEM_CLOCK,

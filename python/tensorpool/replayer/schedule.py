@@ -10,9 +10,9 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from .. import _native
-from .lane import Lane
-from .source import Block
+from .reader import Block
 from .state import Times, Window
+from .stream import ReplayStream
 
 
 def _nothing() -> _native.ReplayRows:
@@ -36,7 +36,7 @@ class Stop(NamedTuple):
 
 
 @dataclass(slots=True)
-class Score:
+class Schedule:
     """A window on its way out. `at` is the entry that comes next."""
 
     window: Window
@@ -67,14 +67,16 @@ class Score:
         lane = int(self.window.lane[entry])
         return lane, self.block(lane), int(self.window.row[entry])
 
-    def native(self, lanes: Sequence[Lane]) -> list[tuple[_native.Producer, _native.ReplayRows, int]]:
+    def native(self, lanes: Sequence[ReplayStream]) -> list[tuple[_native.Producer, _native.ReplayRows, int]]:
         return [
             (lane.producer, _NOTHING if block is None else block.native, shift_ns)
             for lane, (block, shift_ns) in zip(lanes, self.parts, strict=True)
         ]
 
 
-def find_stops(window: Window, parts: list[tuple[Block | None, int]], lanes: Sequence[Lane]) -> deque[Stop]:
+def find_stops(
+    window: Window, parts: list[tuple[Block | None, int]], lanes: Sequence[ReplayStream]
+) -> deque[Stop]:
     """Where the metadata version of a lane changes, and behind which frames there are links to tell of."""
     found: list[Stop] = []
     for number, ((block, _), lane) in enumerate(zip(parts, lanes, strict=True)):

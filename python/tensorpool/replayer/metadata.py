@@ -29,7 +29,7 @@ Key = tuple[int | None, int]
 
 
 @dataclass(slots=True)
-class Said:
+class VersionMetadata:
     """What is known of one version."""
 
     announce: sbe.DataSourceAnnounce | None = None
@@ -44,7 +44,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
+class MetadataUpdate:
     """What to say before frames of a version go out."""
 
     version: int
@@ -54,7 +54,7 @@ class Speech:
     """Type → the version at which it was set, and its bytes."""
 
 
-class Numbering:
+class VersionNumbering:
     """Recorded epoch and version → the number that frames carry when they are played. For any thread."""
 
     def __init__(self) -> None:
@@ -79,16 +79,16 @@ class Numbering:
             return number
 
 
-class Words:
+class RecordedMetadata:
     """The words of one recorded stream."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._said: dict[Key, Said] = {}
+        self._said: dict[Key, VersionMetadata] = {}
         self._blobs: dict[tuple[Key, int], bytes] = {}
         self.parents: dict[int, tuple[int, ...]] = {}
         """Trace id → the traces it was made from."""
         self.undecodable = 0
-        self._numbers = Numbering()
+        self._numbers = VersionNumbering()
         self._epoch: int | None = None
         self._open: dict[Key, tuple[sbe.MetaBlobAnnounce, bytearray]] = {}
         for row in rows:
@@ -119,8 +119,8 @@ class Words:
             case _:
                 pass
 
-    def _of(self, epoch: int | None, version: int) -> Said:
-        return self._said.setdefault((epoch, version), Said())
+    def _of(self, epoch: int | None, version: int) -> VersionMetadata:
+        return self._said.setdefault((epoch, version), VersionMetadata())
 
     def _chunk(self, key: Key, chunk: sbe.MetaBlobChunk) -> None:
         begun = self._open.get(key)
@@ -139,7 +139,7 @@ class Words:
 
     # --- asking
 
-    def _known(self, epoch: int, version: int) -> Said | None:
+    def _known(self, epoch: int, version: int) -> VersionMetadata | None:
         return self._said.get((epoch, version)) or self._said.get((None, version))
 
     def number(self, epoch: int, version: int) -> int:
@@ -155,7 +155,7 @@ class Words:
                 played[versions == version] = number
         return played
 
-    def speech(self, epoch: int, version: int, stream_id: int) -> Speech | None:
+    def speech(self, epoch: int, version: int, stream_id: int) -> MetadataUpdate | None:
         """What to say for frames of a recorded version, as `stream_id`; None if nothing is known of it."""
         said = self._known(epoch, version)
         if said is None or (said.announce is None and said.meta is None):
@@ -172,7 +172,7 @@ class Words:
             else one
             for one in meta.attributes
         )
-        return Speech(
+        return MetadataUpdate(
             number,
             replace(announce, stream_id=stream_id, meta_version=number).encode(),
             replace(meta, stream_id=stream_id, meta_version=number, attributes=attributes).encode(),
@@ -204,8 +204,10 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def read_words(recording: Recording, stream_ids: Iterable[int]) -> dict[int, Words]:
+def read_metadata(recording: Recording, stream_ids: Iterable[int]) -> dict[int, RecordedMetadata]:
     """The words of each stream, from the recording's table."""
     table = recording.table("metadata").select(["receive_time_ns", "stream_id", "epoch", "message"])
     table = table.sort_by("receive_time_ns")
-    return {one: Words(table.filter(pc.field("stream_id") == one).to_pylist()) for one in stream_ids}
+    return {
+        one: RecordedMetadata(table.filter(pc.field("stream_id") == one).to_pylist()) for one in stream_ids
+    }

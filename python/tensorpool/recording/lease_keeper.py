@@ -9,14 +9,14 @@ from typing import Final
 
 from ..clock import Clock
 from ..errors import WriteFailed
-from ..recording import Cursor, ReaderLease
+from . import Cursor, ReaderLease
 
 _LOG = logging.getLogger(__name__)
 # A third of the time that a lease lasts.
 _PERIOD_NS: Final = 20_000_000_000
 
 
-class Claim:
+class LeaseKeeper:
     """Keeps retention from the streams that are played. A recording that is read-only has no retention."""
 
     def __init__(self, root: Path, stream_ids: Iterable[int], clock: Clock) -> None:
