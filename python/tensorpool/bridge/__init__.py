@@ -2,7 +2,7 @@
 
 from .agent import BridgeAgent
 from .config import BridgeSettings, MappingSettings, ProfileSettings
-from .fallback import FallbackUri
+from .mappings import FallbackUri
 
 __all__ = [
     "BridgeAgent",

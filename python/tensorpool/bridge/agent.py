@@ -1,10 +1,14 @@
-"""A bridge instance at work: frames move on native threads, words about them in the turns here."""
+"""A bridge instance at work: frames move on native threads, words about them in the turns here.
+
+What an end still waits for, said once when it has lasted: nobody looks for a fault in silence. Pure.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Final
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context.context import Context
@@ -12,14 +16,44 @@ from ..errors import ClosedError, ConfigError, RoleFailed
 from ..runtime.config import Secret
 from ..runtime.counters import CounterPublisher
 from ..service import ServiceAgent
-from .checks import neighbour_faults
 from .config import BridgeSettings
 from .counters import BridgeCounters
-from .receiving import Receiving
-from .routes import routes_of
-from .sending import Sending
+from .mappings import host_faults, resolve_mappings
+from .receiver import ReceiverMappings
+from .sender import SenderMappings
 from .service import BridgeService
-from .waiting import Waiting
+
+_LOOK_NS: Final = 1_000_000_000
+_LASTED_NS: Final = 5_000_000_000
+
+
+class WaitLog:
+    """Remembers since when, and what was said already. What came is forgotten, and said again next time."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, int] = {}
+        self._said: set[str] = set()
+        self._next_ns = 0
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether it is time for another look: now and then is enough."""
+        if now_ns < self._next_ns:
+            return False
+        self._next_ns = now_ns + _LOOK_NS
+        return True
+
+    def look(self, now_ns: int, missing: Iterable[str]) -> list[str]:
+        """What is to be said now."""
+        self._since = {one: self._since.get(one, now_ns) for one in missing}
+        self._said &= self._since.keys()
+        due = [
+            one
+            for one, since in self._since.items()
+            if now_ns - since >= _LASTED_NS and one not in self._said
+        ]
+        self._said.update(due)
+        return due
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,18 +77,20 @@ class BridgeAgent:
         self._clock = clock
         self._token = service_token
         self._stack = ExitStack()
-        self._parts: tuple[Sending, Receiving] | None = None
-        self._waiting = Waiting()
+        self._parts: tuple[SenderMappings, ReceiverMappings] | None = None
+        self._waiting = WaitLog()
 
     def on_start(self) -> None:
         """Takes everything up. Raises ConfigError for ids that this host uses for something else."""
-        for key, reason in neighbour_faults(self.settings, ids_in_use(self._ctx)):
+        for key, reason in host_faults(self.settings, ids_in_use(self._ctx)):
             raise ConfigError(f"bridge.{key}: {reason}")
-        routes = routes_of(self.settings)
+        routes = resolve_mappings(self.settings)
         common = (self.counters, self._clock)
-        sending = Sending(self._ctx, self.settings, [one for one in routes if one.sends], *common)
+        sending = SenderMappings(self._ctx, self.settings, [one for one in routes if one.sends], *common)
         self._stack.callback(sending.close)
-        receiving = Receiving(self._ctx, self.settings, [one for one in routes if not one.sends], *common)
+        receiving = ReceiverMappings(
+            self._ctx, self.settings, [one for one in routes if not one.sends], *common
+        )
         self._stack.callback(receiving.close)
         self._parts = (sending, receiving)
         self.counters.mappings.set(len(routes))
@@ -96,7 +132,7 @@ class BridgeAgent:
         self._stack.close()
 
     @property
-    def _running(self) -> tuple[Sending, Receiving]:
+    def _running(self) -> tuple[SenderMappings, ReceiverMappings]:
         if self._parts is None:
             raise ClosedError("the bridge has not started, or has ended")
         return self._parts

@@ -171,6 +171,6 @@ class BridgeSettings:
     )
 
     def check(self) -> Iterator[tuple[str, str]]:
-        from .checks import own_faults
+        from .mappings import settings_faults
 
-        yield from own_faults(self)
+        yield from settings_faults(self)

@@ -7,7 +7,7 @@ from typing import Final
 
 from ..runtime.counters import CounterSet, counter, counters_by, gauge
 
-WORDS: Final = ("metadata", "qos", "progress")
+MESSAGES: Final = ("metadata", "qos", "progress")
 
 
 class BridgeCounters(CounterSet, name="bridge"):
@@ -21,8 +21,8 @@ class BridgeCounters(CounterSet, name="bridge"):
     bytes = counter("Payload bytes of frames sent and delivered.", unit="bytes", aeron=True)
     mappings = gauge("Mappings of this instance.", unit="mappings")
     announces = counter("Announces forwarded.", unit="messages")
-    forwarded = counters_by("kind", WORDS, "Messages carried on.", unit="messages")
-    unforwarded = counters_by("kind", WORDS, "Messages that nobody took.", unit="messages")
+    forwarded = counters_by("kind", MESSAGES, "Messages carried on.", unit="messages")
+    unforwarded = counters_by("kind", MESSAGES, "Messages that nobody took.", unit="messages")
     unusable = counters_by(
         "kind", ("announce", "metadata", "ledger", "word"), "Not readable.", unit="messages"
     )

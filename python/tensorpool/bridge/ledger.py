@@ -22,7 +22,7 @@ _INT32: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SenderLedger:
     """A sender's account of one stream, of the frames that it is done with."""
 
     run: str
@@ -51,7 +51,7 @@ class Sent:
         )
 
     @classmethod
-    def decode(cls, text: object) -> Sent | None:
+    def decode(cls, text: object) -> SenderLedger | None:
         """None for what is no such account: it comes from outside."""
         if not isinstance(text, str) or len(text) > 1 << 16:
             return None
@@ -80,7 +80,7 @@ def _session(value: object) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceiverLedger:
     """A receiver's account of one stream."""
 
     delivered: int
@@ -88,7 +88,7 @@ class Received:
     lost: Mapping[str, int]
 
     @classmethod
-    def of(cls, standing: Mapping[str, Any]) -> Received:
+    def of(cls, standing: Mapping[str, Any]) -> ReceiverLedger:
         return cls(standing["delivered"], standing["turned_away"], dict(standing["lost"]))
 
     @property
@@ -107,36 +107,36 @@ class Received:
         """All that is accounted for here."""
         return self.delivered + sum(self.dropped.values())
 
-    def since(self, before: Received) -> Received:
+    def since(self, before: ReceiverLedger) -> ReceiverLedger:
         return self._with(before, -1)
 
-    def and_also(self, more: Received) -> Received:
+    def and_also(self, more: ReceiverLedger) -> ReceiverLedger:
         return self._with(more, 1)
 
-    def _with(self, other: Received, sign: int) -> Received:
+    def _with(self, other: ReceiverLedger, sign: int) -> ReceiverLedger:
         names = self.lost.keys() | other.lost.keys()
         lost = {name: self.lost.get(name, 0) + sign * other.lost.get(name, 0) for name in names}
         turned_away = self.turned_away + sign * other.turned_away
-        return Received(self.delivered + sign * other.delivered, turned_away, lost)
+        return ReceiverLedger(self.delivered + sign * other.delivered, turned_away, lost)
 
 
-NOTHING: Final = Received(0, 0, {})
+NOTHING: Final = ReceiverLedger(0, 0, {})
 
 
 class Arrivals(Protocol):
     """What a receiver has counted of one stream, by the session it came in."""
 
-    def received(self, sessions: tuple[int, ...]) -> tuple[Received, bool]:
+    def received(self, sessions: tuple[int, ...]) -> tuple[ReceiverLedger, bool]:
         """Of all these; false if it may have forgotten one."""
         ...
 
-    def cut(self, session: int, position: int | None) -> Received | None:
+    def cut(self, session: int, position: int | None) -> ReceiverLedger | None:
         """What it had of a session at a place in it, or at its beginning. None: not known, or not yet."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedLedger:
     """`published` = `delivered` + `sender` + `network` + `receiver`; the three are drops."""
 
     published: int
@@ -165,20 +165,20 @@ class Joined:
 
 
 @dataclass
-class Book:
+class MappingLedger:
     """What a receiver knows of one stream's sender."""
 
-    latest: Sent | None = None
-    _first: Sent | None = None
+    latest: SenderLedger | None = None
+    _first: SenderLedger | None = None
     """Where the account begins, and `_base` is what was here by then. None: that is not known yet."""
-    _base: Received = NOTHING
-    _then: Received = NOTHING
+    _base: ReceiverLedger = NOTHING
+    _then: ReceiverLedger = NOTHING
     """How the receiver stood when the sender spoke last."""
     _sessions: set[int] = field(default_factory=set)
     _exact: bool = True
     _runs: list[str] = field(default_factory=list)
 
-    def hear(self, sent: Sent, here: Arrivals) -> None:
+    def hear(self, sent: SenderLedger, here: Arrivals) -> None:
         if self.latest is not None and sent.run != self.latest.run:
             if sent.run in self._runs:
                 # A word of a run that is over, late on the way.
@@ -198,7 +198,7 @@ class Book:
         self._begin(sent, here)
         self._then, _ = here.received(sent.sessions)
 
-    def _begin(self, sent: Sent, here: Arrivals) -> None:
+    def _begin(self, sent: SenderLedger, here: Arrivals) -> None:
         """All of these sessions is the sender's, from their first frame on."""
         for session in sent.sessions:
             if session not in self._sessions:
@@ -226,7 +226,7 @@ class Book:
         self._first, self._then = first, self._base
         return True
 
-    def join(self, here: Arrivals) -> Joined | None:
+    def join(self, here: Arrivals) -> JoinedLedger | None:
         """None until it is known where the sender's account begins."""
         if not self.settle(here) or self.latest is None or self._first is None:
             return None
@@ -237,7 +237,7 @@ class Book:
         if told < dropped + now.total:
             # Frames have come that the sender has not told of yet: its word is held against that time.
             now = self._then.since(self._base)
-        return Joined(
+        return JoinedLedger(
             published=max(told, dropped + now.total),
             delivered=now.delivered,
             sender=dropped,

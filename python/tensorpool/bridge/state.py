@@ -17,7 +17,7 @@ PATIENCE_NS: Final = 5_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class DestinationLayout:
     """Slots and size classes of a stream."""
 
     nslots: int
@@ -33,7 +33,7 @@ class Attach:
     """Give the old destination back, if there is one, and attach to this. No layout: as the driver has it."""
 
     stream_id: int
-    layout: Layout | None
+    layout: DestinationLayout | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class DestinationState:
         self,
         candidates: Sequence[int],
         *,
-        layout: Layout | None,
+        layout: DestinationLayout | None,
         as_source: bool,
         max_bytes: int,
     ) -> None:
@@ -71,7 +71,7 @@ class DestinationState:
     def phase(self) -> str:
         return self._phase
 
-    def next(self, now_ns: int, source: Layout | None, *, has_destination: bool) -> Attach | None:
+    def next(self, now_ns: int, source: DestinationLayout | None, *, has_destination: bool) -> Attach | None:
         """What to do now, if anything. `has_destination`: that which was given is still in use."""
         if self._phase == "attaching" or has_destination or now_ns < self._retry_ns:
             return None
@@ -86,7 +86,7 @@ class DestinationState:
         self._phase = "attaching"
         return Attach(self.stream_id, layout)
 
-    def _why_not(self, source: Layout) -> str | None:
+    def _why_not(self, source: DestinationLayout) -> str | None:
         fault = nslots_fault(source.nslots) or pools_fault(source.strides)
         if fault is not None:
             return f"the source announces what cannot be made here: {fault}"

@@ -9,8 +9,8 @@ import click
 from rich.text import Text
 
 from .. import context
-from ..bridge.checks import neighbour_faults
 from ..bridge.config import BridgeSettings
+from ..bridge.mappings import host_faults
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
 from ..errors import ConfigError, NoSuchService
@@ -66,9 +66,9 @@ def _static_ids(config: Config) -> dict[str, int]:
 
 def _check(config: Config) -> None:
     settings = config[BridgeSettings]
-    faults = [*neighbour_faults(settings, _ids_in_use(config))]
+    faults = [*host_faults(settings, _ids_in_use(config))]
     # A destination that is named may well be one that the driver has configured.
-    faults += [one for one in neighbour_faults(settings, _static_ids(config)) if one[0] != "mappings"]
+    faults += [one for one in host_faults(settings, _static_ids(config)) if one[0] != "mappings"]
     if faults:
         raise ConfigError("; ".join(f"bridge.{key}: {reason}" for key, reason in faults))
 

@@ -17,7 +17,7 @@ import pytest
 import tensorpool as tp
 from tensorpool import _native
 from tensorpool.bridge import FallbackUri
-from tensorpool.bridge.routes import Endpoint
+from tensorpool.bridge.mappings import StreamAddress
 from tensorpool.discovery import DiscoverySettings
 from tensorpool.registry import DriverSource, RegistryAgent, RegistrySettings
 from tensorpool.runtime.runner import Runner
@@ -123,7 +123,7 @@ def test_a_stream_that_a_bridge_has_brought_is_found_by_the_name_that_it_has_at_
 
 def fallback_tag(pair: Pair, stream_id: int) -> str:
     payload, control, _ = pair.common().values()
-    return f"reach:{FallbackUri('b', Endpoint(payload, 3000), Endpoint(control, 3001), stream_id)}"
+    return f"reach:{FallbackUri('b', StreamAddress(payload, 3000), StreamAddress(control, 3001), stream_id)}"
 
 
 def test_a_stream_whose_tags_name_a_bridge_is_read_off_it(

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorpool.bridge import FallbackUri
-from tensorpool.bridge.routes import Endpoint
+from tensorpool.bridge.mappings import StreamAddress
 from tensorpool.errors import ConfigError
 
 GOOD = FallbackUri(
     "lab",
-    Endpoint("aeron:udp?endpoint=10.0.0.2:40100|mtu=1408", 3000),
-    Endpoint("aeron:udp?endpoint=10.0.0.2:40101", 3001),
+    StreamAddress("aeron:udp?endpoint=10.0.0.2:40100|mtu=1408", 3000),
+    StreamAddress("aeron:udp?endpoint=10.0.0.2:40101", 3001),
     10_000,
 )
 

@@ -9,7 +9,14 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.bridge.ledger import NOTHING, Arrivals, Book, Joined, Received, Sent
+from tensorpool.bridge.ledger import (
+    NOTHING,
+    Arrivals,
+    JoinedLedger,
+    MappingLedger,
+    ReceiverLedger,
+    SenderLedger,
+)
 
 COUNTS = st.integers(0, 1000)
 SESSION = 7
@@ -17,30 +24,30 @@ SESSION = 7
 
 def sent(
     count: int, run: str = "r", sessions: tuple[int, ...] = (SESSION,), at: int = 0, **dropped: int
-) -> Sent:
-    return Sent(run, 10_000, count, dropped, sessions, at)
+) -> SenderLedger:
+    return SenderLedger(run, 10_000, count, dropped, sessions, at)
 
 
-def received(delivered: int, turned_away: int = 0, **lost: int) -> Received:
-    return Received(delivered, turned_away, lost)
+def received(delivered: int, turned_away: int = 0, **lost: int) -> ReceiverLedger:
+    return ReceiverLedger(delivered, turned_away, lost)
 
 
 @dataclass
 class Here:
     """A receiver that has so much of each session, and knows what it had where."""
 
-    by_session: dict[int, Received] = field(default_factory=dict)
-    cuts: dict[tuple[int, int], Received] = field(default_factory=dict)
+    by_session: dict[int, ReceiverLedger] = field(default_factory=dict)
+    cuts: dict[tuple[int, int], ReceiverLedger] = field(default_factory=dict)
     has_all: bool = True
     begun: list[int] = field(default_factory=list)
 
-    def received(self, sessions: tuple[int, ...]) -> tuple[Received, bool]:
+    def received(self, sessions: tuple[int, ...]) -> tuple[ReceiverLedger, bool]:
         total = NOTHING
         for session in sessions:
             total = total.and_also(self.by_session.get(session, NOTHING))
         return total, self.has_all
 
-    def cut(self, session: int, position: int | None) -> Received | None:
+    def cut(self, session: int, position: int | None) -> ReceiverLedger | None:
         if position is None:
             self.begun.append(session)
             return NOTHING
@@ -51,7 +58,7 @@ def has(delivered: int, turned_away: int = 0, **lost: int) -> Here:
     return Here({SESSION: received(delivered, turned_away, **lost)})
 
 
-def joined(book: Book, here: Arrivals) -> Joined:
+def joined(book: MappingLedger, here: Arrivals) -> JoinedLedger:
     found = book.join(here)
     assert found is not None
     return found
@@ -61,7 +68,7 @@ def joined(book: Book, here: Arrivals) -> Joined:
 def test_published_is_delivered_and_the_three_kinds_of_drops(
     delivered: int, overwritten: int, lost: int, no_pool: int, away: int
 ):
-    book = Book()
+    book = MappingLedger()
     book.hear(sent(0), has(0))
     book.hear(sent(delivered + lost + no_pool + away, overwritten=overwritten), has(0))
     found = joined(book, has(delivered, away, no_pool=no_pool, timeout=lost))
@@ -71,7 +78,7 @@ def test_published_is_delivered_and_the_three_kinds_of_drops(
 
 
 def test_a_frame_that_the_sender_gave_up_is_counted_once():
-    book = Book()
+    book = MappingLedger()
     book.hear(sent(0), has(0))
     book.hear(sent(9, overwritten=1), has(9, timeout=1))
     found = joined(book, has(9, timeout=1))
@@ -79,7 +86,7 @@ def test_a_frame_that_the_sender_gave_up_is_counted_once():
 
 
 def test_the_first_word_may_be_read_after_the_first_frames():
-    book = Book()
+    book = MappingLedger()
     book.hear(sent(0), has(3))
     book.hear(sent(5), has(5))
     found = joined(book, has(5))
@@ -91,7 +98,7 @@ def test_the_first_word_may_be_read_after_the_first_frames():
 def test_frames_that_came_since_the_senders_last_word_hide_no_loss_and_make_none(
     before: int, lost: int, since: int
 ):
-    book = Book()
+    book = MappingLedger()
     book.hear(sent(0), has(0))
     book.hear(sent(before + lost), has(before, timeout=lost))
     found = joined(book, has(before + lost + since, timeout=lost))
@@ -104,7 +111,7 @@ def test_frames_that_came_since_the_senders_last_word_hide_no_loss_and_make_none
 
 
 def test_who_comes_late_counts_from_the_place_that_both_know():
-    book, here = Book(), has(5)
+    book, here = MappingLedger(), has(5)
     book.hear(sent(100, at=640), here)
     assert not book.settle(here)
     assert book.join(here) is None, "not all of what was sent before has been read"
@@ -118,7 +125,7 @@ def test_who_comes_late_counts_from_the_place_that_both_know():
 
 
 def test_what_a_sender_dropped_before_its_first_word_is_in_its_account():
-    book = Book()
+    book = MappingLedger()
     book.hear(sent(0, overwritten=2), has(0))
     book.hear(sent(3, overwritten=2), has(3))
     found = joined(book, has(3))
@@ -126,7 +133,7 @@ def test_what_a_sender_dropped_before_its_first_word_is_in_its_account():
 
 
 def test_a_place_that_is_not_known_gives_way_to_a_later_one():
-    book, here = Book(), has(5)
+    book, here = MappingLedger(), has(5)
     book.hear(sent(100, at=640), here)
     here.cuts[SESSION, 700] = received(9)
     book.hear(sent(104, at=700), here)
@@ -137,7 +144,7 @@ def test_a_place_that_is_not_known_gives_way_to_a_later_one():
 
 
 def test_a_sender_that_was_started_anew_is_another_and_the_old_one_is_over():
-    book = Book()
+    book = MappingLedger()
     here = Here({1: received(50), 2: received(3)})
     book.hear(sent(0, "old", (1,)), here)
     book.hear(sent(50, "old", (1,)), here)
@@ -152,7 +159,7 @@ def test_a_sender_that_was_started_anew_is_another_and_the_old_one_is_over():
 
 
 def test_a_run_may_have_several_sessions_and_all_are_its_own():
-    book = Book()
+    book = MappingLedger()
     here = Here({1: received(5)})
     book.hear(sent(0, sessions=(1,)), here)
     book.hear(sent(5, sessions=(1,)), here)
@@ -169,7 +176,7 @@ def test_a_run_may_have_several_sessions_and_all_are_its_own():
 
 
 def test_earlier_sessions_of_a_run_are_before_its_account():
-    book = Book()
+    book = MappingLedger()
     here = Here({1: received(5), 2: received(3)}, {(2, 64): received(2)})
     book.hear(sent(20, sessions=(1, 2), at=64), here)
     here.by_session[2] = received(6)
@@ -179,14 +186,14 @@ def test_earlier_sessions_of_a_run_are_before_its_account():
 
 
 def test_a_receiver_that_has_forgotten_a_session_says_so():
-    book, here = Book(), has(0)
+    book, here = MappingLedger(), has(0)
     book.hear(sent(0), here)
     here.has_all = False
     assert not joined(book, here).exact
 
 
 def test_nothing_heard_is_nothing_joined():
-    assert Book().join(has(5)) is None
+    assert MappingLedger().join(has(5)) is None
 
 
 Fate = Literal["delivered", "no_pool", "lost", "overwritten"]
@@ -208,29 +215,29 @@ class World:
     """All that the sender is done with: session and fate."""
     runs: list[int] = field(default_factory=list)
     read: int = 0
-    book: Book = field(default_factory=Book)
+    book: MappingLedger = field(default_factory=MappingLedger)
     heard_at: dict[int, int] = field(default_factory=dict)
 
-    def counted(self, session: int, upto: int) -> Received:
+    def counted(self, session: int, upto: int) -> ReceiverLedger:
         fates = Counter(fate for of, fate in self.frames[:upto] if of == session)
         return received(fates["delivered"], no_pool=fates["no_pool"], timeout=fates["overwritten"])
 
-    def received(self, sessions: tuple[int, ...]) -> tuple[Received, bool]:
+    def received(self, sessions: tuple[int, ...]) -> tuple[ReceiverLedger, bool]:
         total = NOTHING
         for session in sessions:
             total = total.and_also(self.counted(session, self.read))
         return total, True
 
-    def cut(self, session: int, position: int | None) -> Received | None:
+    def cut(self, session: int, position: int | None) -> ReceiverLedger | None:
         if position is None:
             return NOTHING
         return None if self.read < position else self.counted(session, position)
 
-    def word(self) -> Sent:
+    def word(self) -> SenderLedger:
         mine = Counter(fate for (_, fate), run in zip(self.frames, self.runs, strict=True) if run == self.run)
         done = mine["delivered"] + mine["no_pool"] + mine["lost"]
         sessions = tuple(self.sessions[-16:])
-        return Sent(
+        return SenderLedger(
             f"{self.run}", 10_000, done, {"overwritten": mine["overwritten"]}, sessions, len(self.frames)
         )
 
@@ -260,7 +267,7 @@ def test_at_every_settled_moment_each_frame_is_in_its_column(before: list[str], 
     for event in before:
         if event not in ("read", "word"):
             world.do(event)
-    world.book = Book()
+    world.book = MappingLedger()
     world.read = len(world.frames)
     for event in events:
         world.do(event)
@@ -283,24 +290,24 @@ def test_at_every_settled_moment_each_frame_is_in_its_column(before: list[str], 
 
 @given(COUNTS, st.dictionaries(st.sampled_from(["late", "overwritten"]), st.integers(1, 9)))
 def test_an_account_survives_the_way(count: int, dropped: dict[str, int]):
-    account = Sent("r", 10_000, count, dropped, (-5, 2**31 - 1), 640)
-    assert Sent.decode(account.encode()) == account
+    account = SenderLedger("r", 10_000, count, dropped, (-5, 2**31 - 1), 640)
+    assert SenderLedger.decode(account.encode()) == account
 
 
 @given(st.text() | st.none() | st.integers())
 def test_what_is_no_account_is_none(text: object):
-    assert Sent.decode(text) is None
+    assert SenderLedger.decode(text) is None
 
 
 def test_counts_from_outside_are_counts():
-    assert Sent.decode(sent(1).encode().replace('"sent": 1', '"sent": -1')) is None
-    assert Sent.decode(sent(1).encode().replace('"sent": 1', '"sent": 1e99')) is None
+    assert SenderLedger.decode(sent(1).encode().replace('"sent": 1', '"sent": -1')) is None
+    assert SenderLedger.decode(sent(1).encode().replace('"sent": 1', '"sent": 1e99')) is None
 
 
 def test_sessions_and_places_from_outside_are_some():
     for sessions in ("[]", "[1.5]", "[4294967296]", '"7"', "[true]", "null"):
-        assert Sent.decode(sent(1).encode().replace("[7]", sessions)) is None, sessions
-    assert Sent.decode(sent(1).encode().replace('"position": 0', '"position": -1')) is None
-    many = Sent.decode(sent(1, sessions=tuple(range(99))).encode())
+        assert SenderLedger.decode(sent(1).encode().replace("[7]", sessions)) is None, sessions
+    assert SenderLedger.decode(sent(1).encode().replace('"position": 0', '"position": -1')) is None
+    many = SenderLedger.decode(sent(1, sessions=tuple(range(99))).encode())
     assert many is not None
     assert many.sessions == tuple(range(83, 99))

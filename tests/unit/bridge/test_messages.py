@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.bridge.messages import head_of, with_source, with_stream
+from tensorpool.bridge.forwarding import read_info, with_source, with_stream
 from tensorpool.sbe import DataSourceAnnounce, DataSourceMeta, FrameProgress, FrameProgressState
 
 PROGRESS = FrameProgress(
@@ -36,20 +36,20 @@ def test_metadata_keeps_its_version():
 
 @given(st.integers(0, len(PROGRESS.encode()) - 1))
 def test_a_message_that_is_cut_short_is_none(length: int):
-    assert head_of(PROGRESS.encode()[:length]) is None
+    assert read_info(PROGRESS.encode()[:length]) is None
 
 
 def test_what_a_message_is_stands_in_its_head():
-    head = head_of(PROGRESS.encode())
+    head = read_info(PROGRESS.encode())
     assert head is not None
     assert (head.template_id, head.stream_id) == (11, 1)
     other = bytearray(PROGRESS.encode())
     other[4:6] = (901).to_bytes(2, "little")
-    assert head_of(bytes(other)) is None
+    assert read_info(bytes(other)) is None
     assert with_source(b"short", 1, 1, 1) is None
 
 
 @given(st.binary(max_size=64))
 def test_no_bytes_are_taken_for_a_message_that_is_longer_than_they_are(data: bytes):
-    head = head_of(data)
+    head = read_info(data)
     assert head is None or len(data) >= 12

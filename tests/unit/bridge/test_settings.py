@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tensorpool.bridge import BridgeSettings
-from tensorpool.bridge.checks import neighbour_faults
-from tensorpool.bridge.routes import Endpoint, routes_of
+from tensorpool.bridge.mappings import StreamAddress, host_faults, resolve_mappings
 from tensorpool.errors import InvalidConfig
 from tensorpool.runtime.config import Config
 
@@ -75,7 +74,7 @@ def test_what_is_required_is_missed(key: str):
 @pytest.mark.requirement("bridge-10-1")
 def test_the_example_passes():
     settings = Config.load(BridgeSettings, file=EXAMPLE, environ={})[BridgeSettings]
-    assert routes_of(settings)
+    assert resolve_mappings(settings)
 
 
 @pytest.mark.parametrize(
@@ -110,9 +109,9 @@ def test_metadata_without_a_channel_fails_at_the_start():
     assert key == "bridge.metadata_channel"
     assert "forward_metadata = false" in reason
     settings = load(metadata_channel="", forward_metadata=False)
-    assert routes_of(settings)[0].metadata is None
+    assert resolve_mappings(settings)[0].metadata is None
     own = load(mapping(metadata_channel=METADATA), metadata_channel="")
-    assert routes_of(own)[0].metadata == Endpoint(METADATA, 3002)
+    assert resolve_mappings(own)[0].metadata == StreamAddress(METADATA, 3002)
 
 
 @pytest.mark.requirement("bridge-9-8", "bridge-9-9")
@@ -120,7 +119,7 @@ def test_metadata_without_a_channel_fails_at_the_start():
 @pytest.mark.parametrize("missing", ["source_control_stream_id", "dest_control_stream_id"])
 def test_forwarding_needs_both_control_streams(flag: str, missing: str):
     ids = {"source_control_stream_id": 1000, "dest_control_stream_id": 1000}
-    assert routes_of(load(mapping(**ids), **{flag: True}))
+    assert resolve_mappings(load(mapping(**ids), **{flag: True}))
     [(key, reason)] = problems(mapping(**(ids | {missing: 0})), **{flag: True})
     assert key == f"bridge.{flag}"
     assert f"mappings[0].{missing}" in reason
@@ -134,7 +133,7 @@ def test_a_stream_is_not_brought_back_into_itself():
     [(key, reason)] = problems(out, back)
     assert key == "bridge.mappings"
     assert "a loop" in reason
-    assert routes_of(load(out, mapping(3000, 1001, direction="receive", payload_channel=other)))
+    assert resolve_mappings(load(out, mapping(3000, 1001, direction="receive", payload_channel=other)))
 
 
 @pytest.mark.requirement("bridge-2.3-1", "bridge-2.3-2")
@@ -146,7 +145,7 @@ def test_ids_tell_everything_on_a_channel_apart():
     both = (mapping(1, 2, direction="send"), mapping(3, 4, direction="receive"))
     [(key, reason)] = problems(*both)
     assert (key, "mappings[1]" in reason) == ("bridge.payload_stream_id", True)
-    assert routes_of(load(both[0], {**both[1], "payload_stream_id": 3010}))
+    assert resolve_mappings(load(both[0], {**both[1], "payload_stream_id": 3010}))
 
 
 @pytest.mark.requirement("bridge-4-1", "bridge-4-4", "bridge-10-2")
@@ -154,7 +153,7 @@ def test_dynamic_destinations_need_a_range_of_their_own():
     [(key, reason)] = problems(mapping(dest=0), direction="receive")
     assert (key, "mappings[0].dest_stream_id is 0" in reason) == ("bridge.dest_stream_id_range", True)
     words: dict[str, Any] = {"direction": "receive", "dest_stream_id_range": "50000-50001"}
-    assert routes_of(load(mapping(dest=0), **words))
+    assert resolve_mappings(load(mapping(dest=0), **words))
     [(key, reason)] = problems(*(mapping(source, 0) for source in (1, 2, 3)), **words)
     assert (key, reason) == ("bridge.dest_stream_id_range", "has 2 ids for 3 mappings")
     for clash in (
@@ -171,7 +170,7 @@ def test_dynamic_destinations_need_a_range_of_their_own():
 def test_destinations_keep_off_what_the_host_uses():
     settings = load(mapping(dest=1100), direction="receive", dest_stream_id_range="1000-1001")
     in_use = {"the control stream": 1000, "the descriptor stream": 1100, "another": 7}
-    assert list(neighbour_faults(settings, in_use)) == [
+    assert list(host_faults(settings, in_use)) == [
         ("dest_stream_id_range", "holds 1000, which is the control stream"),
         ("mappings", "mappings[0].dest_stream_id 1100: that is the descriptor stream"),
     ]
@@ -180,7 +179,7 @@ def test_destinations_keep_off_what_the_host_uses():
 def test_a_profile_must_be_known():
     [(key, reason)] = problems(mapping(profile="big"))
     assert (key, "mappings[0].profile 'big'" in reason) == ("bridge.mappings", True)
-    assert routes_of(load(mapping(profile="big"), profiles=[{"name": "big", "pools": ["1MiB"]}]))
+    assert resolve_mappings(load(mapping(profile="big"), profiles=[{"name": "big", "pools": ["1MiB"]}]))
     assert problems(mapping(profile="big"), profiles=[{"name": "big", "pools": ["3MiB"]}])
 
 
@@ -188,8 +187,8 @@ def test_one_file_serves_both_ends():
     table: dict[str, Any] = {
         "mappings": [mapping(), mapping(2, 3, direction="receive", payload_stream_id=3010)]
     }
-    assert [route.direction for route in routes_of(load(**table))] == ["send", "receive"]
-    sends, receives = (routes_of(load(direction=way))[0] for way in ("send", "receive"))
+    assert [route.direction for route in resolve_mappings(load(**table))] == ["send", "receive"]
+    sends, receives = (resolve_mappings(load(direction=way))[0] for way in ("send", "receive"))
     assert (sends.sends, receives.sends) == (True, False)
     assert sends.payload == receives.payload
 

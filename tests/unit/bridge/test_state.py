@@ -5,12 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.bridge.state import PATIENCE_NS, RETRY_NS, Attach, DestinationState, Fail, Layout
+from tensorpool.bridge.state import PATIENCE_NS, RETRY_NS, Attach, DestinationLayout, DestinationState, Fail
 
-SMALL = Layout(8, (4096, 65_536))
+SMALL = DestinationLayout(8, (4096, 65_536))
 
 
-def state(*candidates: int, layout: Layout | None = None, as_source: bool = True) -> DestinationState:
+def state(
+    *candidates: int, layout: DestinationLayout | None = None, as_source: bool = True
+) -> DestinationState:
     return DestinationState(candidates or (50_000,), layout=layout, as_source=as_source, max_bytes=1 << 20)
 
 
@@ -36,7 +38,12 @@ def test_a_destination_that_was_used_up_is_replaced():
 
 
 def test_what_a_source_announces_is_not_made_if_it_cannot_be_or_is_too_much():
-    for source in (Layout(7, (4096,)), Layout(8, (4097,)), Layout(8, ()), Layout(1024, (1 << 20,))):
+    for source in (
+        DestinationLayout(7, (4096,)),
+        DestinationLayout(8, (4097,)),
+        DestinationLayout(8, ()),
+        DestinationLayout(1024, (1 << 20,)),
+    ):
         one = state()
         assert one.next(0, source, has_destination=False) is None, source
         assert one.fault

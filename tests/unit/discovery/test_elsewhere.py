@@ -6,14 +6,14 @@ import pytest
 
 from tensorpool.attributes.tags import MAX_TAG_BYTES, fallback_uri_of, needs_bridge, tags_fault, to_wire
 from tensorpool.bridge import FallbackUri
-from tensorpool.bridge.routes import Endpoint
+from tensorpool.bridge.mappings import StreamAddress
 from tensorpool.context.locate import uri_fault
 from tensorpool.discovery import DriverIdentity
 from tests.unit.discovery.world import PERIOD_NS, World
 
 
 def uri(payload: str, control: str = "aeron:udp?endpoint=10.0.0.2:40101") -> str:
-    return str(FallbackUri("lab", Endpoint(payload, 3000), Endpoint(control, 3001), 10_000))
+    return str(FallbackUri("lab", StreamAddress(payload, 3000), StreamAddress(control, 3001), 10_000))
 
 
 PLAIN = uri("aeron:udp?endpoint=10.0.0.2:40100")

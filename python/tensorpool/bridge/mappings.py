@@ -1,28 +1,99 @@
-"""What is wrong with a bridge's configuration, each with the key that it is about (bridge §2.3, §4, §7.1,
+"""Mappings with everything that the bridge's own settings supply: one route each.
+
+What is wrong with a bridge's configuration, each with the key that it is about (bridge §2.3, §4, §7.1,
 §9, §10). Pure.
 
 `own_faults` looks at `[bridge]` alone, and runs whenever that is read; `neighbour_faults` holds it against
 the ids that the host has in use.
+
+Where a consumer that does not use shared memory finds its frames: the streams of a bridge (wire §5).
+
+`ctx.consumer(fallback_uri=…)` reads there from the start. A consumer of shared memory goes there by itself
+when it is told to, by a `payload_fallback_uri`, and comes back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
 
-from .config import OWN_PROFILES, BridgeSettings
-from .routes import Route, routes_of
+from .. import _native
+from ..errors import ConfigError
+from .config import OWN_PROFILES, BridgeSettings, Direction, MappingSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAddress:
+    """A stream on an Aeron channel."""
+
+    channel: str
+    stream_id: int
+
+    def __str__(self) -> str:
+        return f"{self.channel}, stream {self.stream_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedMapping:
+    """One mapping of one instance."""
+
+    key: str
+    direction: Direction
+    source_stream_id: int
+    dest_stream_id: int
+    payload: StreamAddress
+    control: StreamAddress
+    metadata: StreamAddress | None
+    mapping: MappingSettings
+
+    @property
+    def sends(self) -> bool:
+        return self.direction == "send"
+
+    def __str__(self) -> str:
+        return f"{self.source_stream_id} → {self.dest_stream_id or 'any'}"
+
+
+def resolve_mappings(settings: BridgeSettings) -> tuple[ResolvedMapping, ...]:
+    """In the order of the configuration."""
+    return tuple(_resolve(settings, number, one) for number, one in enumerate(settings.mappings))
+
+
+def _resolve(settings: BridgeSettings, number: int, one: MappingSettings) -> ResolvedMapping:
+    metadata = None
+    channel = one.metadata_channel or settings.metadata_channel
+    if settings.forward_metadata and channel:
+        metadata = StreamAddress(channel, one.metadata_transport_stream_id or settings.metadata_stream_id)
+    return ResolvedMapping(
+        key=f"mappings[{number}]",
+        direction=one.direction or settings.direction,
+        source_stream_id=one.source_stream_id,
+        dest_stream_id=one.dest_stream_id,
+        payload=StreamAddress(
+            one.payload_channel or settings.payload_channel,
+            one.payload_stream_id or settings.payload_stream_id,
+        ),
+        control=StreamAddress(
+            one.control_channel or settings.control_channel,
+            one.control_stream_id or settings.control_stream_id,
+        ),
+        metadata=metadata,
+        mapping=one,
+    )
+
 
 Fault = tuple[str, str]
 
 
-def own_faults(settings: BridgeSettings) -> Iterator[Fault]:
+def settings_faults(settings: BridgeSettings) -> Iterator[Fault]:
     """Values of `[bridge]` that do not fit together."""
     # A field that could not be read is None here, and was complained of already.
     if not settings.mappings or any(one is None for one in settings.mappings):
         if not settings.mappings:
             yield "mappings", "is empty: there is nothing to do; add a [[bridge.mappings]]"
         return
-    routes = routes_of(settings)
+    routes = resolve_mappings(settings)
     yield from _transport_faults(settings, routes)
     yield from _twice(routes)
     yield from _loops(routes)
@@ -35,7 +106,7 @@ def own_faults(settings: BridgeSettings) -> Iterator[Fault]:
             yield "mappings", f"{route.key}.profile {route.mapping.profile!r}: none of {names}"
 
 
-def _transport_faults(settings: BridgeSettings, routes: tuple[Route, ...]) -> Iterator[Fault]:
+def _transport_faults(settings: BridgeSettings, routes: tuple[ResolvedMapping, ...]) -> Iterator[Fault]:
     if settings.forward_metadata and not settings.metadata_channel:
         for route in routes:
             if not route.mapping.metadata_channel:
@@ -58,8 +129,8 @@ def _transport_faults(settings: BridgeSettings, routes: tuple[Route, ...]) -> It
             yield "payload_stream_id", reason
 
 
-def _twice(routes: tuple[Route, ...]) -> Iterator[Fault]:
-    seen: dict[object, Route] = {}
+def _twice(routes: tuple[ResolvedMapping, ...]) -> Iterator[Fault]:
+    seen: dict[object, ResolvedMapping] = {}
     for route in routes:
         way = (route.direction, route.payload, route.source_stream_id)
         if (other := seen.setdefault(way, route)) is not route:
@@ -74,7 +145,7 @@ def _twice(routes: tuple[Route, ...]) -> Iterator[Fault]:
                 yield "mappings", f"{reason}; a stream has one producer"
 
 
-def _loops(routes: tuple[Route, ...]) -> Iterator[Fault]:
+def _loops(routes: tuple[ResolvedMapping, ...]) -> Iterator[Fault]:
     """What is sent from here and comes back into what it was sent from."""
     for back in routes:
         if back.sends or not back.dest_stream_id:
@@ -88,7 +159,7 @@ def _loops(routes: tuple[Route, ...]) -> Iterator[Fault]:
                 yield "mappings", f"{reason}; use other stream ids for one of them"
 
 
-def _destinations(settings: BridgeSettings, routes: tuple[Route, ...]) -> Iterator[Fault]:
+def _destinations(settings: BridgeSettings, routes: tuple[ResolvedMapping, ...]) -> Iterator[Fault]:
     dynamic = [route for route in routes if not route.sends and not route.dest_stream_id]
     ids = settings.dest_stream_id_range
     if ids is None:
@@ -104,7 +175,7 @@ def _destinations(settings: BridgeSettings, routes: tuple[Route, ...]) -> Iterat
             yield "dest_stream_id_range", f"holds {number}, which is {name}"
 
 
-def _ids_in_use(settings: BridgeSettings, routes: tuple[Route, ...]) -> Iterator[tuple[str, int]]:
+def _ids_in_use(settings: BridgeSettings, routes: tuple[ResolvedMapping, ...]) -> Iterator[tuple[str, int]]:
     yield "payload_stream_id", settings.payload_stream_id
     yield "control_stream_id", settings.control_stream_id
     yield "metadata_stream_id", settings.metadata_stream_id
@@ -117,7 +188,7 @@ def _ids_in_use(settings: BridgeSettings, routes: tuple[Route, ...]) -> Iterator
         yield f"{route.key}.dest_control_stream_id", one.dest_control_stream_id
 
 
-def _forwarding(settings: BridgeSettings, routes: tuple[Route, ...]) -> Iterator[Fault]:
+def _forwarding(settings: BridgeSettings, routes: tuple[ResolvedMapping, ...]) -> Iterator[Fault]:
     for wanted, key in (
         (settings.forward_progress, "forward_progress"),
         (settings.forward_qos, "forward_qos"),
@@ -128,12 +199,49 @@ def _forwarding(settings: BridgeSettings, routes: tuple[Route, ...]) -> Iterator
                     yield key, f"is true, and {route.key}.{name} is not set"
 
 
-def neighbour_faults(settings: BridgeSettings, in_use: Mapping[str, int]) -> Iterator[Fault]:
+def host_faults(settings: BridgeSettings, in_use: Mapping[str, int]) -> Iterator[Fault]:
     """Destinations and bridge streams that the host uses for something else. `in_use`: what, and its id."""
     ids = settings.dest_stream_id_range
     for name, number in in_use.items():
         if ids is not None and number in ids:
             yield "dest_stream_id_range", f"holds {number}, which is {name}"
-        for route in routes_of(settings):
+        for route in resolve_mappings(settings):
             if not route.sends and route.dest_stream_id == number:
                 yield "mappings", f"{route.key}.dest_stream_id {number}: that is {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackUri:
+    """`bridge://<id>?payload=…&payload_stream=…&control=…&control_stream=…&stream=…`, percent-encoded."""
+
+    instance_id: str
+    payload: StreamAddress
+    control: StreamAddress
+    stream_id: int
+
+    @classmethod
+    def parse(cls, text: str) -> FallbackUri:
+        """Raises ConfigError with what is wrong: it comes from outside."""
+        try:
+            instance_id, payload, control, stream_id = _native.parse_fallback(text)
+        except ValueError as error:
+            raise ConfigError(f"fallback {text!r}: {error}") from None
+        return cls(instance_id, StreamAddress(*payload), StreamAddress(*control), stream_id)
+
+    @classmethod
+    def of(cls, instance_id: str, route: ResolvedMapping) -> FallbackUri:
+        """The way to the frames of a mapping, for whoever can receive on its channels."""
+        return cls(
+            quote(instance_id, safe="") or "bridge", route.payload, route.control, route.source_stream_id
+        )
+
+    def __str__(self) -> str:
+        values = {
+            "payload": self.payload.channel,
+            "payload_stream": self.payload.stream_id,
+            "control": self.control.channel,
+            "control_stream": self.control.stream_id,
+            "stream": self.stream_id,
+        }
+        query = "&".join(f"{key}={quote(str(value), safe='')}" for key, value in values.items())
+        return f"bridge://{self.instance_id}?{query}"

@@ -23,21 +23,21 @@ METADATA: Final = frozenset({SOURCE_ANNOUNCE, SOURCE_META, 10, 12, 13})
 PROGRESS: Final = frozenset({11})
 
 
-class Head(NamedTuple):
+class MessageInfo(NamedTuple):
     """What a message is, and of which stream it speaks."""
 
     template_id: int
     stream_id: int
 
 
-def head_of(message: bytes) -> Head | None:
+def read_info(message: bytes) -> MessageInfo | None:
     """None for what is no message of the wire protocol."""
     if len(message) < _HEAD.size:
         return None
     block_length, template_id, schema_id, version, stream_id = _HEAD.unpack_from(message)
     if schema_id != WIRE_SCHEMA or version < 1 or len(message) < _BLOCK + block_length or block_length < 4:
         return None
-    return Head(template_id, stream_id)
+    return MessageInfo(template_id, stream_id)
 
 
 def with_stream(message: bytes, stream_id: int) -> bytes:

@@ -21,20 +21,19 @@ from ..errors import AttachError, CodecError, RoleFailed, StreamBusy, TensorPool
 from ..service import Event
 from .config import AS_DRIVER, AS_SOURCE, BridgeSettings
 from .counters import BridgeCounters, sum_each
-from .fallback import FallbackUri
-from .ledger import LEDGER_KEY, Book, Received, Sent
-from .messages import (
+from .forwarding import (
     METADATA,
     QOS,
     SOURCE_ANNOUNCE,
     SOURCE_META,
-    head_of,
+    read_info,
     version_of,
     with_source,
     with_stream,
 )
-from .routes import Endpoint, Route
-from .state import Attach, DestinationState, Fail, Layout
+from .ledger import LEDGER_KEY, MappingLedger, ReceiverLedger, SenderLedger
+from .mappings import FallbackUri, ResolvedMapping, StreamAddress
+from .state import Attach, DestinationLayout, DestinationState, Fail
 
 _LOG = logging.getLogger(__name__)
 _IPC: Final = "aeron:ipc"
@@ -52,32 +51,32 @@ _LOOK_NS: Final = 5_000_000
 class _Arrival:
     """A mapping at its destination."""
 
-    route: Route
+    route: ResolvedMapping
     receiver: _native.BridgeReceiver
     state: DestinationState
     producer: Producer | None = None
     attaching: Future[Producer] | None = None
-    book: Book = field(default_factory=Book)
+    book: MappingLedger = field(default_factory=MappingLedger)
     said: dict[tuple[int, int | None], bytes] = field(default_factory=dict)
     """Metadata heard last, to be said again under a new local epoch."""
 
-    def received(self, sessions: tuple[int, ...]) -> tuple[Received, bool]:
+    def received(self, sessions: tuple[int, ...]) -> tuple[ReceiverLedger, bool]:
         delivered, turned_away, lost, is_all = self.receiver.received(self.route.source_stream_id, sessions)
-        return Received(delivered, turned_away, lost), is_all
+        return ReceiverLedger(delivered, turned_away, lost), is_all
 
-    def cut(self, session: int, position: int | None) -> Received | None:
+    def cut(self, session: int, position: int | None) -> ReceiverLedger | None:
         found = self.receiver.cut(self.route.source_stream_id, session, position)
-        return None if found is None else Received(*found)
+        return None if found is None else ReceiverLedger(*found)
 
 
-class Receiving:
+class ReceiverMappings:
     """Owned by the agent's thread."""
 
     def __init__(
         self,
         ctx: Context,
         settings: BridgeSettings,
-        routes: list[Route],
+        routes: list[ResolvedMapping],
         counters: BridgeCounters,
         clock: Clock,
     ) -> None:
@@ -87,13 +86,13 @@ class Receiving:
         self._counters = counters
         self._clock = clock
         self._stack = ExitStack()
-        self._receivers: dict[tuple[Endpoint, Endpoint], _native.BridgeReceiver] = {}
+        self._receivers: dict[tuple[StreamAddress, StreamAddress], _native.BridgeReceiver] = {}
         self._arrivals: list[_Arrival] = []
         self._by_stream: dict[tuple[_native.BridgeReceiver, int], _Arrival] = {}
         self._unsettled: list[_Arrival] = []
         """Whose sender was heard of, and it is not known yet where its account begins."""
         self._publications: dict[int, _native.Publication] = {}
-        self._metadata_ears: dict[Endpoint, _native.Subscription] = {}
+        self._metadata_ears: dict[StreamAddress, _native.Subscription] = {}
         self._next_look_ns = 0
         self._threads = ThreadPoolExecutor(_ATTACHING, "tp-bridge-attach")
         try:
@@ -127,7 +126,7 @@ class Receiving:
                     )
                     self._stack.callback(ear.close)
 
-    def _receiver(self, route: Route) -> _native.BridgeReceiver:
+    def _receiver(self, route: ResolvedMapping) -> _native.BridgeReceiver:
         settings = self._settings
         way = (route.payload, route.control)
         if way not in self._receivers:
@@ -149,12 +148,12 @@ class Receiving:
             self._stack.callback(made.close)
         return self._receivers[way]
 
-    def _destination(self, route: Route, candidates: list[int]) -> DestinationState:
+    def _destination(self, route: ResolvedMapping, candidates: list[int]) -> DestinationState:
         profile = route.mapping.profile
         layout = None
         if profile not in (AS_SOURCE, AS_DRIVER):
             found = next(one for one in self._settings.profiles if one.name == profile)
-            layout = Layout(found.nslots, found.pools)
+            layout = DestinationLayout(found.nslots, found.pools)
         return DestinationState(
             candidates,
             layout=layout,
@@ -214,7 +213,7 @@ class Receiving:
         source = None
         if standing["epoch"] is not None:
             strides = tuple(sorted(stride for _, stride in standing["pools"]))
-            source = Layout(standing["nslots"], strides)
+            source = DestinationLayout(standing["nslots"], strides)
         now_ns = self._clock.monotonic_ns()
         step = arrival.state.next(now_ns, source, has_destination=standing["has_destination"])
         if step is None:
@@ -223,7 +222,7 @@ class Receiving:
         arrival.attaching = self._threads.submit(self._attach, step, arrival.route, before)
         return 1
 
-    def _attach(self, step: Attach, route: Route, before: Producer | None) -> Producer:
+    def _attach(self, step: Attach, route: ResolvedMapping, before: Producer | None) -> Producer:
         """On a thread of its own. The old producer goes first: a stream has one."""
         if before is not None:
             before.close()
@@ -264,7 +263,7 @@ class Receiving:
     # --- words
 
     def _on_word(self, receiver: _native.BridgeReceiver, word: bytes) -> None:
-        head = head_of(word)
+        head = read_info(word)
         if head is None:
             self._on_ledger(receiver, word)
             return
@@ -282,7 +281,7 @@ class Receiving:
         except CodecError:
             self._counters.unusable["word"].add()
             return
-        sent = Sent.decode(event.value) if event.key == LEDGER_KEY else None
+        sent = SenderLedger.decode(event.value) if event.key == LEDGER_KEY else None
         if sent is None:
             self._counters.unusable["ledger"].add()
             return
@@ -292,8 +291,8 @@ class Receiving:
             if not arrival.book.settle(arrival) and arrival not in self._unsettled:
                 self._unsettled.append(arrival)
 
-    def _on_metadata(self, at: Endpoint, message: bytes) -> None:
-        head = head_of(message)
+    def _on_metadata(self, at: StreamAddress, message: bytes) -> None:
+        head = read_info(message)
         if head is None or head.template_id not in METADATA:
             self._counters.unusable["metadata"].add()
             return
@@ -309,7 +308,7 @@ class Receiving:
                 self._say_metadata(arrival, message)
 
     def _say_metadata(self, arrival: _Arrival, message: bytes) -> None:
-        head = head_of(message)
+        head = read_info(message)
         assert head is not None, "judged before"
         stream_id = arrival.route.mapping.metadata_stream_id or arrival.state.stream_id
         said: bytes | None = with_stream(message, stream_id)
@@ -347,7 +346,7 @@ class Receiving:
 
     def _row(self, arrival: _Arrival) -> dict[str, Any]:
         standing = arrival.receiver.standing(arrival.route.source_stream_id)
-        received = Received.of(standing)
+        received = ReceiverLedger.of(standing)
         joined = arrival.book.join(arrival)
         producer = arrival.producer
         local = None if producer is None else producer.epoch

@@ -20,10 +20,9 @@ from ..sbe.wire import ShmPoolAnnounce
 from ..service import Event
 from .config import BridgeSettings
 from .counters import BridgeCounters, sum_each
-from .fallback import FallbackUri
-from .ledger import LEDGER_KEY, Sent
-from .messages import METADATA, POOL_ANNOUNCE, PROGRESS, QOS, head_of
-from .routes import Endpoint, Route
+from .forwarding import METADATA, POOL_ANNOUNCE, PROGRESS, QOS, read_info
+from .ledger import LEDGER_KEY, SenderLedger
+from .mappings import FallbackUri, ResolvedMapping, StreamAddress
 
 _IPC: Final = "aeron:ipc?tether=false"
 _LIMIT: Final = 256
@@ -31,14 +30,14 @@ _LEDGER_NS: Final = 1_000_000_000
 _FRAMES: Final = ("sent", "chunks", "bytes")
 
 
-class Sending:
+class SenderMappings:
     """Owned by the agent's thread."""
 
     def __init__(
         self,
         ctx: Context,
         settings: BridgeSettings,
-        routes: list[Route],
+        routes: list[ResolvedMapping],
         counters: BridgeCounters,
         clock: Clock,
     ) -> None:
@@ -49,14 +48,14 @@ class Sending:
         self._stack = ExitStack()
         self._run = secrets.token_hex(8)
         self._next_ledger_ns = 0
-        self._by_stream: dict[int, list[Route]] = {}
-        self._senders: dict[Endpoint, _native.BridgeSender] = {}
-        self._consumers: dict[Route, Consumer] = {}
-        self._publications: dict[Endpoint, _native.Publication] = {}
+        self._by_stream: dict[int, list[ResolvedMapping]] = {}
+        self._senders: dict[StreamAddress, _native.BridgeSender] = {}
+        self._consumers: dict[ResolvedMapping, Consumer] = {}
+        self._publications: dict[StreamAddress, _native.Publication] = {}
         self._announces: dict[int, tuple[bytes, int, int]] = {}
         """By stream: the latest announce, its epoch, when it was heard."""
-        self._unsent: set[tuple[int, Endpoint]] = set()
-        self._told: set[Route] = set()
+        self._unsent: set[tuple[int, StreamAddress]] = set()
+        self._told: set[ResolvedMapping] = set()
         self._conductor = ctx._conductor
         self._freshness_ns = 3 * ctx._announce_period_ns
         try:
@@ -109,7 +108,7 @@ class Sending:
             self._consumers[route] = consumer
             self._senders[route.payload].add(consumer)
 
-    def _publish(self, at: Endpoint) -> None:
+    def _publish(self, at: StreamAddress) -> None:
         if at not in self._publications:
             self._publications[at] = made = _native.Publication(self._conductor, at.channel, at.stream_id)
             self._stack.callback(made.close)
@@ -162,7 +161,7 @@ class Sending:
         return work
 
     def _on_announce(self, message: bytes) -> None:
-        head = head_of(message)
+        head = read_info(message)
         if head is None or head.template_id != POOL_ANNOUNCE or head.stream_id not in self._by_stream:
             return
         try:
@@ -195,7 +194,7 @@ class Sending:
         return sent
 
     def _forward(self, message: bytes, wanted: frozenset[int]) -> int:
-        head = head_of(message)
+        head = read_info(message)
         if head is None or head.template_id not in wanted:
             return 0
         routes = self._by_stream.get(head.stream_id, ())
@@ -206,7 +205,7 @@ class Sending:
         return len(routes)
 
     def _forward_metadata(self, message: bytes) -> int:
-        head = head_of(message)
+        head = read_info(message)
         if head is None or head.template_id not in METADATA:
             return 0
         routes = self._by_stream.get(head.stream_id, ())
@@ -215,20 +214,20 @@ class Sending:
             (self._counters.forwarded if is_sent else self._counters.unforwarded)["metadata"].add()
         return len(routes)
 
-    def _tell(self, route: Route) -> bool:
+    def _tell(self, route: ResolvedMapping) -> bool:
         place = self._senders[route.payload].place(route.source_stream_id)
         if place is None:
             return False
         sessions, position, sent = place
         _, dropped = self._account(route)
-        account = Sent(self._run, route.source_stream_id, sent, dropped, tuple(sessions), position)
+        account = SenderLedger(self._run, route.source_stream_id, sent, dropped, tuple(sessions), position)
         event = Event(f"bridge:{self._settings.instance_id}", LEDGER_KEY, account.encode())
         if self._publications[route.control].offer(event.encode(self._clock)) != "sent":
             return False
         self._told.add(route)
         return True
 
-    def _account(self, route: Route) -> tuple[Mapping[str, int], dict[str, int]]:
+    def _account(self, route: ResolvedMapping) -> tuple[Mapping[str, int], dict[str, int]]:
         """What was sent, and what was not by reason."""
         counters = self._senders[route.payload].counters(route.source_stream_id)
         dropped = {name: n for name, n in counters.items() if name not in _FRAMES}
@@ -244,7 +243,7 @@ class Sending:
         """How each mapping stands."""
         return [self._row(route) for route in self.routes]
 
-    def _row(self, route: Route) -> dict[str, Any]:
+    def _row(self, route: ResolvedMapping) -> dict[str, Any]:
         counters, dropped = self._account(route)
         sender = self._senders[route.payload]
         consumer = self._consumers[route]
