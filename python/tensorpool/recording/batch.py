@@ -14,6 +14,7 @@ import numpy.typing as npt
 from .. import _native
 from . import layout
 from .dtypes import ITEM_BYTES, MAX_DIMS, NAMES, ORDERS
+from .view import tensors_fit
 
 NO_TIMESTAMP: Final = (1 << 64) - 1
 """`publish_timestamp_ns` of a frame that carries none, as on the wire."""
@@ -144,24 +145,3 @@ class FrameBatch:
         if self.packed_bytes > layout.MAX_PAYLOAD_BYTES:
             return f"payloads of one batch are more than {layout.MAX_PAYLOAD_BYTES} bytes together"
         return None
-
-
-def tensors_fit(
-    dims: npt.NDArray[np.int32],
-    strides: npt.NDArray[np.int64],
-    ndims: npt.NDArray[Any],
-    item_bytes: npt.NDArray[np.int64],
-    payload_bytes: npt.NDArray[np.int64] | np.int64,
-) -> npt.NDArray[np.bool_]:
-    """Which tensors stay inside their payload: the rule that keeps a view from reading foreign memory."""
-    used = np.arange(MAX_DIMS) < ndims[:, None]
-    sizes = np.where(used, dims, 1).astype(np.int64)
-    steps = np.where(used, strides, 0)
-    # A dimension of one steps nowhere, so what its stride says does not count.
-    reach = np.where(sizes > 1, (sizes - 1) * steps, 0)
-    # 2**31 elements times a stride may overflow 64 bits: in floats it only becomes inexact, and is refused.
-    far = np.where(sizes > 1, (sizes - 1).astype(np.float64) * steps, 0).sum(axis=1) < 2.0**62
-    extent = np.where((sizes == 0).any(axis=1), 0, reach.sum(axis=1) + item_bytes)
-    sane = (sizes >= 0).all(axis=1) & ((steps >= 0) | (sizes <= 1)).all(axis=1)
-    fits: npt.NDArray[np.bool_] = far & sane & (extent <= payload_bytes)
-    return fits

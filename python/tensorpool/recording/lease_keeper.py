@@ -9,7 +9,8 @@ from typing import Final
 
 from ..clock import Clock
 from ..errors import WriteFailed
-from . import Cursor, ReaderLease
+from .frame import Cursor
+from .leases import ReaderLease
 
 _LOG = logging.getLogger(__name__)
 # A third of the time that a lease lasts.

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from .batch import tensors_fit
 from .dtypes import ITEM_BYTES, MAX_DIMS, NAMES, NUMBERS, NUMPY, ORDER_NUMBERS
+from .view import tensors_fit
 
 # Column and number of the buffer within it, in the order in which `Tensors` takes them.
 SOURCES: Final = (

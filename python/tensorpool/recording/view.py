@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .batch import tensors_fit
 from .dtypes import MAX_DIMS, NUMPY
 
 
@@ -60,3 +59,24 @@ def _row_major(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
         steps.append(step)
         step *= max(size, 1)
     return tuple(steps[::-1])
+
+
+def tensors_fit(
+    dims: npt.NDArray[np.int32],
+    strides: npt.NDArray[np.int64],
+    ndims: npt.NDArray[Any],
+    item_bytes: npt.NDArray[np.int64],
+    payload_bytes: npt.NDArray[np.int64] | np.int64,
+) -> npt.NDArray[np.bool_]:
+    """Which tensors stay inside their payload: the rule that keeps a view from reading foreign memory."""
+    used = np.arange(MAX_DIMS) < ndims[:, None]
+    sizes = np.where(used, dims, 1).astype(np.int64)
+    steps = np.where(used, strides, 0)
+    # A dimension of one steps nowhere, so what its stride says does not count.
+    reach = np.where(sizes > 1, (sizes - 1) * steps, 0)
+    # 2**31 elements times a stride may overflow 64 bits: in floats it only becomes inexact, and is refused.
+    far = np.where(sizes > 1, (sizes - 1).astype(np.float64) * steps, 0).sum(axis=1) < 2.0**62
+    extent = np.where((sizes == 0).any(axis=1), 0, reach.sum(axis=1) + item_bytes)
+    sane = (sizes >= 0).all(axis=1) & ((steps >= 0) | (sizes <= 1)).all(axis=1)
+    fits: npt.NDArray[np.bool_] = far & sane & (extent <= payload_bytes)
+    return fits

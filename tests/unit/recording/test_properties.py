@@ -17,8 +17,8 @@ from tensorpool import recording
 from tensorpool.clock import ManualClock
 from tensorpool.errors import LockHeld
 from tensorpool.recording import layout, manifest, manifest_writer
-from tensorpool.recording.batch import tensors_fit
 from tensorpool.recording.gaps import Gap, explain
+from tensorpool.recording.view import tensors_fit
 from tests.unit.recording.conftest import STREAM, frames, payload
 
 LONG = os.environ.get("TENSORPOOL_TEST_LONG") == "1"
