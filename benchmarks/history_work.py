@@ -23,7 +23,7 @@ import numpy as np
 
 import tensorpool as tp
 from tensorpool import recording
-from tensorpool.recording import manifest, manifest_writer
+from tensorpool.recording import manifest, manifest_store
 
 from .plan_text import PlanText
 from .role import obey_the_parent, say
@@ -200,8 +200,8 @@ def _many_segments(root: Path, count: int) -> None:
         records["crc32c"][number] = manifest.record_checksum(records[number])
         os.link(manifest.name_of(first).sealed(root), manifest.name_of(records[number]).sealed(root))
     found.segments = records
-    with manifest_writer.locked(root):
-        manifest_writer.compact_locked(root, found)
+    with manifest_store.locked(root):
+        manifest_store.compact_locked(root, found)
 
 
 def _open(plan: Plan) -> tp.Context:

@@ -26,7 +26,7 @@ from tensorpool.pipeline import bronze, definition, marker
 from tensorpool.pipeline.engine import STAGES, Engine
 from tensorpool.pipeline.layout import Layout
 from tensorpool.pipeline.tasks import LocalTasks, SparkTasks
-from tensorpool.recording.dtypes import number_of
+from tensorpool.recording.tensors import number_of
 
 from .spark_process import session
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tensorpool import recording
-from tensorpool.recording import layout, manifest, manifest_writer, mapping
+from tensorpool.recording import layout, manifest, manifest_store, mmap_cache
 from tensorpool.recording.segment_writer import SegmentWriter
 
 from .spark import FRAME_BYTES
@@ -89,8 +89,8 @@ def unmapped(fn: Callable[[Any], int]) -> Callable[[Any], int]:
     """The same over segments that no task before has left mapped."""
 
     def run(array: Any) -> int:
-        mapping.keep_mappings(False)
-        mapping.keep_mappings()
+        mmap_cache.enable_cache(False)
+        mmap_cache.enable_cache()
         return fn(array)
 
     return run
@@ -181,8 +181,8 @@ def write_segments(root: Path, count: int) -> None:
         segment = SegmentWriter(root, layout.SegmentName(STREAM, 1, seq))
         segment.write(replace(block.as_frames(), seq=np.array([seq], np.uint64)))
         segment.seal()
-    with manifest_writer.locked(root):
-        manifest_writer.compact_locked(root, manifest.Manifest(1, listed))
+    with manifest_store.locked(root):
+        manifest_store.compact_locked(root, manifest.Manifest(1, listed))
 
 
 def measure_planning(home: Path, segments: int) -> tuple[float, float]:

@@ -122,7 +122,7 @@ def validate(definition: Path, as_json: bool) -> None:
     Exit status 1 with everything that is wrong: the key, its line, and what would do.
     """
     from ..pipeline.tensor_task import load_function
-    from ..recording.root import check_root
+    from ..recording.layout import check_root
 
     settings, callables = _read(definition)
     for root in settings.recordings:

@@ -19,8 +19,8 @@ from .parameters import Time
 from .screen import BAD, DIM, GOOD, WARN, columns, console, format_bytes, format_duration, pairs
 
 if TYPE_CHECKING:
-    from ..recording.operations import RecordingInfo
-    from ..recording.operations.copying import Copied
+    from ..recording.copy import CopyResult
+    from ..recording.inspect import RecordingInfo
 
 _WIDE = 100
 _EPILOG = """
@@ -246,7 +246,7 @@ def merge(directories: tuple[str, ...], target: str, as_json: bool) -> None:
     _say_copied(done, target, as_json)
 
 
-def _say_copied(done: Copied, target: str, as_json: bool) -> None:
+def _say_copied(done: CopyResult, target: str, as_json: bool) -> None:
     if as_json:
         report = {
             "path": target, "rows": done.rows, "payload_bytes": done.payload_bytes,

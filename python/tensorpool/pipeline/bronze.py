@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..recording.arrow_format import TABLES
 from ..recording.layout import SEALED, TABLES_DIR
-from ..recording.schema import TABLES
 from ..recording.tables import read_more
 from . import schemas
 from .definition import PipelineSettings

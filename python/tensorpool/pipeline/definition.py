@@ -70,7 +70,7 @@ class RuleSettings:
     max_payload_bytes: SizeBytes | None = setting("No payload is larger.", default=None)
 
     def check(self) -> Iterator[tuple[str, str]]:
-        from ..recording.dtypes import NUMBERS
+        from ..recording.tensors import NUMBERS
 
         if unknown := [name for name in self.dtype if name not in NUMBERS]:
             yield "dtype", f"{unknown[0]!r} is none of {', '.join(NUMBERS)}"

@@ -78,12 +78,12 @@ def _record(
 ) -> tuple[dict[str, Any], int]:
     """Through the sink's own commit: it knows which batches of this pipeline are in the recording."""
     from ..clock import SYSTEM_CLOCK
-    from ..recording.root import mark_root
+    from ..recording.layout import create_root
     from ..spark.commit import commit
 
     root = where.derived(one.name)
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    mark_root(root, created_ns=SYSTEM_CLOCK.wall_ns())
+    create_root(root, created_ns=SYSTEM_CLOCK.wall_ns())
     for number, item in enumerate(items):
         item |= {
             "recording": str(root),

@@ -93,7 +93,7 @@ def compact(root: str | os.PathLike[str]) -> dict[str, Merged]:
 
 def _check(settings: PipelineSettings) -> None:
     """What would only show later, deep inside a task."""
-    from ..recording.root import check_root
+    from ..recording.layout import check_root
 
     for one in settings.recordings:
         check_root(Path(one))

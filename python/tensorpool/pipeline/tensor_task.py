@@ -225,7 +225,7 @@ def _frame(tensor: Tensor, array: npt.NDArray[Any], target: int | None) -> Any:
 
 
 def _dtype(array: npt.NDArray[Any], where: str = "") -> str:
-    from ..recording.dtypes import NUMPY
+    from ..recording.tensors import NUMPY
 
     for name, kind in NUMPY.items():
         if kind == array.dtype and name not in ("bytes", "bit"):

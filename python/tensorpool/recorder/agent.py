@@ -17,7 +17,7 @@ from .. import _native
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
 from ..errors import ClosedError, RecordingError
-from ..recording import RecordingLedger, Recovered, WriterLimits, retain
+from ..recording import RecordingLedger, RecoveredSegment, WriterLimits, retain
 from .arena import ArenaRows, rows_from_arena
 from .config import RecorderSettings
 from .messages import MessageListener, MessageRow
@@ -191,7 +191,7 @@ class RecorderAgent:
         return self._stats
 
     @property
-    def recovered(self) -> list[Recovered]:
+    def recovered(self) -> list[RecoveredSegment]:
         return list(self._sink.recovered)
 
     def mapped(self) -> dict[int, int | None]:

@@ -11,7 +11,7 @@ from typing import Self
 
 from ..context import Context
 from ..errors import ClosedError, ForkedError
-from ..recording import RecordingLedger, Recovered
+from ..recording import RecordingLedger, RecoveredSegment
 from ..runtime.idle import IdleStrategy
 from ..runtime.process import Readiness
 from ..runtime.runner import Runner
@@ -88,7 +88,7 @@ class Recorder:
         return self._agent.mapped()
 
     @property
-    def recovered(self) -> list[Recovered]:
+    def recovered(self) -> list[RecoveredSegment]:
         """What an earlier recorder had left open, and what of it was torn."""
         return self._agent.recovered
 

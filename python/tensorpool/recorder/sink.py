@@ -13,7 +13,7 @@ from typing import Final
 
 from ..clock import Clock
 from ..errors import DiskFull, InvalidFrames, RecordingError, WriteFailed
-from ..recording import Gap, RecordingLedger, RecordingWriter, Recovered, WriterLimits
+from ..recording import Gap, RecordingLedger, RecordingWriter, RecoveredSegment, WriterLimits
 from .arena import ArenaRows
 from .ledger import StreamLedger, rows_as_gaps
 from .messages import MessageRow
@@ -89,7 +89,7 @@ class Sink:
         return position
 
     @property
-    def recovered(self) -> list[Recovered]:
+    def recovered(self) -> list[RecoveredSegment]:
         return self.writer.recovered
 
     @property

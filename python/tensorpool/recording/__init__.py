@@ -1,16 +1,16 @@
 """Recordings: tensors on disk as Arrow segments, without Aeron."""
 
 from .batch import NO_TIMESTAMP, NO_TRACE, FrameBatch
-from .dataset import FrameDataset
-from .exports import export
+from .copy import cut, merge
+from .export import export
 from .frame import Cursor, PayloadRef, RecordedFrame
 from .gaps import Gap, RecordingLedger
-from .leases import ReaderLease, read_leases
-from .operations import cut, info, merge, repair, verify
-from .recording import Recording, open
-from .recover import Recovered
-from .retention import Retained, retain
+from .inspect import info, verify
+from .recording import FrameDataset, Recording, open
+from .repair import repair
+from .retention import ReaderLease, RetentionResult, read_leases, retain
 from .selection import Frames
+from .stream_writer import RecoveredSegment
 from .writer import RecordingWriter, WriterLimits
 
 __all__ = [
@@ -27,8 +27,8 @@ __all__ = [
     "Recording",
     "RecordingLedger",
     "RecordingWriter",
-    "Recovered",
-    "Retained",
+    "RecoveredSegment",
+    "RetentionResult",
     "WriterLimits",
     "cut",
     "export",

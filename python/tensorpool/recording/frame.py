@@ -14,8 +14,8 @@ from .. import _native
 from ..attributes import Metadata
 from ..errors import CorruptRecording
 from .batch import NO_TIMESTAMP, NO_TRACE
-from .dtypes import NAMES, ORDERS
 from .rows import RowBlock
+from .tensors import NAMES, ORDERS
 
 
 @dataclass(frozen=True, slots=True, order=True)

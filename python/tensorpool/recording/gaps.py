@@ -57,7 +57,7 @@ class RecordingLedger:
         return f"span {self.span} = rows {self.rows}{gaps}"
 
 
-def holes(seqs: npt.NDArray[Any], *, after: int | None = None) -> list[tuple[int, int]]:
+def find_holes(seqs: npt.NDArray[Any], *, after: int | None = None) -> list[tuple[int, int]]:
     """(first, last) of what is missing between growing sequences, and between `after` and the first."""
     found = []
     if len(seqs) and after is not None and int(seqs[0]) > after + 1:
@@ -67,7 +67,7 @@ def holes(seqs: npt.NDArray[Any], *, after: int | None = None) -> list[tuple[int
     return found
 
 
-def explain(
+def classify_missing(
     missing: Sequence[tuple[int, int]], known: Iterable[Gap], default: str
 ) -> list[tuple[int, int, str]]:
     """Cuts what is missing into (first, last, reason), by gaps that were declared.
@@ -75,7 +75,7 @@ def explain(
     `missing` is in order. Where two gaps speak of the same sequence, the one that begins first is
     believed, and of those that begin together the one that was declared first.
     """
-    declared = apart(known)
+    declared = merge_gaps(known)
     found: list[tuple[int, int, str]] = []
     number = 0
     for first, last in missing:
@@ -94,7 +94,7 @@ def explain(
     return found
 
 
-def apart(gaps: Iterable[Gap]) -> list[tuple[int, int, str]]:
+def merge_gaps(gaps: Iterable[Gap]) -> list[tuple[int, int, str]]:
     """(first, last, reason) in order, none reaching into another."""
     found: list[tuple[int, int, str]] = []
     for gap in sorted(gaps, key=lambda gap: gap.first_seq):
@@ -104,7 +104,7 @@ def apart(gaps: Iterable[Gap]) -> list[tuple[int, int, str]]:
     return found
 
 
-class GapBook:
+class GapTracker:
     """What a writer knows of one epoch's sequences: where it stands, and what it was told is missing."""
 
     def __init__(
@@ -156,10 +156,10 @@ class GapBook:
         before = self._last_seq
         if before is None and self._declared:
             before = self._declared[0].first_seq - 1
-        between = holes(seqs, after=before)
+        between = find_holes(seqs, after=before)
         first = int(seqs[0])
         found = []
-        for start, end, reason in explain(between, self._declared, ""):
+        for start, end, reason in classify_missing(between, self._declared, ""):
             if not reason:
                 why = self._default if end < first else UNEXPLAINED
                 found.append(Gap(self._stream_id, self._epoch, start, end - start + 1, why))

@@ -1,15 +1,24 @@
 """Where everything of a recording lies, and which version of the format this is.
 
 `docs/reference/recording-format.md` is the same in words, with what old readers are promised.
+
+The directory of a recording: what marks it as one.
+
+The lock of a recorded stream: one writer at a time.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from .. import _native
+from ..durable import replace_file, write_errors
+from ..errors import LockHeld, NotARecording
 
 VERSION: Final = 1
 """What a reader has to know. It grows when an old reader would misread the files."""
@@ -110,3 +119,65 @@ def signed(value: int) -> int:
 
 def unsigned(value: int) -> int:
     return value % _U64
+
+
+_FORMAT: Final = "tensorpool-recording"
+
+
+def create_root(root: Path, *, created_ns: int) -> None:
+    """Makes the directory, and marks it as a recording if it is not one yet."""
+    if (root / MARKER_FILE).exists():
+        check_root(root)
+        return
+    strange = next((path for path in root.iterdir() if not _is_ours(path)), None) if root.is_dir() else None
+    if strange is not None:
+        raise NotARecording(
+            f"{root} is not empty and no recording (there is {strange.name}); name another directory",
+            path=root,
+        )
+    with write_errors(root):
+        # Private: who is to read it gets into this directory, by its mode or group, and so to all below.
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        marker = {
+            "format": _FORMAT, "version": VERSION, "minor": MINOR, "created_ns": created_ns,
+        }  # fmt: skip
+        replace_file(root / MARKER_FILE, json.dumps(marker).encode() + b"\n")
+
+
+def _is_ours(path: Path) -> bool:
+    return path.name.startswith(("stream=", "_manifest", "_tables", "_leases", "_damaged", "recording.json"))
+
+
+def check_root(root: Path) -> None:
+    """Raises NotARecording unless there is a recording that this version can read."""
+    marker = root / MARKER_FILE
+    try:
+        found: Any = json.loads(marker.read_bytes())
+    except FileNotFoundError:
+        # The files speak for themselves; someone may have copied only them.
+        if stream_dirs(root):
+            return
+        raise NotARecording(f"{root} holds no recording; `tensorpool record` makes one", path=root) from None
+    except ValueError:
+        if stream_dirs(root):
+            return
+        raise NotARecording(f"{marker} is damaged", path=root) from None
+    version = found.get("version") if isinstance(found, dict) else None
+    if not isinstance(version, int) or found.get("format") != _FORMAT:
+        raise NotARecording(f"{marker} is not that of a recording", path=root)
+    if version > VERSION:
+        raise NotARecording(
+            f"{root} has format version {version}, and this reader knows up to {VERSION}; update the package",
+            path=root,
+        )
+
+
+def lock_stream(directory: Path, who: str) -> _native.FileLock:
+    """Takes the lock of the stream in `directory`, in the name of `who`; LockHeld says who has it."""
+    try:
+        return _native.FileLock(directory / WRITER_LOCK, f"process {os.getpid()} ({who})")
+    except LockHeld as error:
+        raise LockHeld(
+            f"{directory} is being written by {error.holder}; stop that one first, or use another directory",
+            holder=error.holder,
+        ) from None

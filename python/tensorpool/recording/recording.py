@@ -1,28 +1,31 @@
-"""A recording opened for reading: which streams, epochs and frames it has, also while it is written."""
+"""A recording opened for reading: which streams, epochs and frames it has, also while it is written.
+
+A recording as a map-style dataset: what `torch.utils.data.DataLoader` asks for, without needing torch.
+"""
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import FrameNotRecorded
 from . import manifest
 from .frame import Cursor, RecordedFrame
-from .gaps import UNEXPLAINED, Gap, RecordingLedger, explain, holes
-from .index import load_index
-from .layout import SegmentName
+from .gaps import UNEXPLAINED, Gap, RecordingLedger, classify_missing, find_holes
+from .layout import SegmentName, check_root
 from .manifest import Kind, Records
-from .root import check_root
-from .segments import OpenSegment, SegmentCache
+from .manifest_store import load_index
+from .rows import OpenSegment, SegmentCache
 from .selection import Choice, Frames
 from .tables import read_gaps, read_table
 
@@ -265,7 +268,7 @@ class Recording:
             missing = [*before, *missing, *behind]
         gaps = [
             Gap(stream_id, epoch, start, end - start + 1, reason)
-            for start, end, reason in explain(missing, declared, UNEXPLAINED)
+            for start, end, reason in classify_missing(missing, declared, UNEXPLAINED)
         ]
         by_reason: dict[str, int] = {}
         for gap in gaps:
@@ -285,7 +288,7 @@ class Recording:
             seqs = [segment.block(number).seq for number in range(len(segment.file.scan.batches))]
             if seqs:
                 every = np.concatenate(seqs)
-                yield int(every[0]), int(every[-1]), len(every), holes(every)
+                yield int(every[0]), int(every[-1]), len(every), find_holes(every)
 
 
 def _bounds(pair: tuple[int | None, int | None] | None) -> tuple[float, float]:
@@ -300,3 +303,53 @@ def _nanoseconds(time: Time | None) -> int | None:
         raise ValueError("a time without a zone could be anyone's; say datetime(…, tzinfo=UTC)")
     since = time - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
+
+
+T = TypeVar("T")
+
+
+def _copied(frame: RecordedFrame) -> npt.NDArray[Any]:
+    # Tensors of torch have to be writable, and a view of the file is not.
+    return np.array(frame.array)
+
+
+class FrameDataset(Generic[T]):
+    """Frames of one stream by number. `transform` makes an item of a frame; by default a copy of its array.
+
+    Goes to worker processes as the path and the choice; each opens the files for itself. Which frames it has
+    is settled when it is made: what a live recording gets later is not among them.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        stream_id: int,
+        *,
+        epoch: int | None = None,
+        seq: tuple[int | None, int | None] | None = None,
+        time: tuple[Time | None, Time | None] | None = None,
+        transform: Callable[[RecordedFrame], T] | None = None,
+    ) -> None:
+        self._root = Path(root)
+        self._choice: dict[str, Any] = {"epoch": epoch, "seq": seq, "time": time}
+        self._stream_id = stream_id
+        self._transform: Callable[[RecordedFrame], Any] = transform or _copied
+        self._frames: Frames | None = None
+        self._length = len(self._open())
+
+    def _open(self) -> Frames:
+        if self._frames is None:
+            self._frames = Recording(self._root).frames(self._stream_id, **self._choice)
+        return self._frames
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> T:
+        if not -self._length <= index < self._length:
+            raise IndexError(f"frame {index} of {self._length}")
+        item: T = self._transform(self._open()[index % self._length])
+        return item
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_frames": None}

@@ -1,9 +1,14 @@
-"""A batch read back: its columns as arrays over the mapped file, checked before anything is handed out."""
+"""A batch read back: its columns as arrays over the mapped file, checked before anything is handed out.
+
+Segments and batches that a reader has open: a few are kept, since neighbours are read together.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +16,13 @@ import pyarrow as pa
 
 from .. import _native
 from ..attributes import Extension, Metadata
-from ..errors import CorruptRecording
+from ..errors import CorruptRecording, FrameNotRecorded
 from . import layout
 from .batch import NO_TIMESTAMP, NO_TRACE, FrameBatch
-from .descriptions import Descriptions
-from .dtypes import NAMES
-from .scan import BatchPlace, SegmentFile
-from .tensors import Unfit
+from .batch_layout import InvalidBatch
+from .metadata import MetadataReader
+from .segment_file import BatchLocation, SegmentFile
+from .tensors import NAMES
 
 
 class RowBlock:
@@ -27,7 +32,7 @@ class RowBlock:
     """
 
     def __init__(
-        self, file: SegmentFile, place: BatchPlace, descriptions: Descriptions | None = None
+        self, file: SegmentFile, place: BatchLocation, descriptions: MetadataReader | None = None
     ) -> None:
         self.path = file.path
         self._descriptions = descriptions
@@ -38,7 +43,7 @@ class RowBlock:
         self.data = file.data
         try:
             self._form, self.tensors = file.described(place)
-        except Unfit as error:
+        except InvalidBatch as error:
             raise self._corrupt(str(error)) from None
         versions = place.body + self._form.versions_at
         self._has_versions = bool(self.data[versions : versions + 8 * place.rows].tobytes().strip(b"\0"))
@@ -210,3 +215,75 @@ class RowBlock:
             payload_bytes=self.payload_bytes[rows].astype(np.uint64),
             crc32c=self.crc32c[rows].astype(np.uint32),
         )
+
+
+# Address space is plentiful, but a process has a limited number of mappings.
+_FILES_KEPT: Final = 64
+_BLOCKS_KEPT: Final = 8
+
+
+class OpenSegment:
+    """One segment as a reader sees it."""
+
+    def __init__(self, path: Path, descriptions: MetadataReader, *, is_sealed: bool) -> None:
+        self.file = SegmentFile(path, growing=not is_sealed)
+        self.is_sealed = is_sealed
+        self._descriptions = descriptions
+        self._blocks: OrderedDict[int, RowBlock] = OrderedDict()
+
+    def block(self, number: int) -> RowBlock:
+        """The rows of a batch; the last few are kept."""
+        if number in self._blocks:
+            self._blocks.move_to_end(number)
+            return self._blocks[number]
+        block = RowBlock(self.file, self.file.scan.batches[number], self._descriptions)
+        self._blocks[number] = block
+        if len(self._blocks) > _BLOCKS_KEPT:
+            self._blocks.popitem(last=False)
+        return block
+
+
+class SegmentCache:
+    """Opens segments by name, and keeps the ones used last."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.descriptions = MetadataReader(root)
+        self._kept: OrderedDict[layout.SegmentName, OpenSegment] = OrderedDict()
+
+    def open(self, name: layout.SegmentName, *, is_sealed: bool = False) -> OpenSegment:
+        """The segment, with all batches that are complete by now. FrameNotRecorded if it is gone.
+
+        `is_sealed`: whether it is known to be.
+        """
+        found = self._kept.get(name)
+        if found is not None and not found.is_sealed:
+            try:
+                found.file.refresh()
+            except FileNotFoundError:
+                # Sealed since, under its final name.
+                found = None
+        if found is None:
+            found = self._open(name, is_sealed)
+            self._kept[name] = found
+            if len(self._kept) > _FILES_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(name)
+        found.file.scan_more()
+        return found
+
+    def _open(self, name: layout.SegmentName, is_sealed: bool) -> OpenSegment:
+        # It may be sealed between the two looks, but never the other way round.
+        for is_final in (True,) if is_sealed else (False, True):
+            path = name.sealed(self._root) if is_final else name.partial(self._root)
+            try:
+                return OpenSegment(path, self.descriptions, is_sealed=is_final)
+            except FileNotFoundError:
+                continue
+        raise FrameNotRecorded(
+            f"{name.sealed(self._root)} is gone: retention removed it, or someone; refresh() the recording",
+            path=name.sealed(self._root),
+        )
+
+    def clear(self) -> None:
+        self._kept.clear()

@@ -17,8 +17,7 @@ from ..errors import CorruptRecording, FrameNotRecorded
 from . import manifest
 from .frame import RecordedFrame
 from .manifest import Kind, Records
-from .rows import RowBlock
-from .segments import OpenSegment, SegmentCache
+from .rows import OpenSegment, RowBlock, SegmentCache
 
 if TYPE_CHECKING:
     from .frame import Cursor

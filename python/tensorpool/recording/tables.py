@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from ..durable import make_directories, sync_directory, write_all, write_errors
 from ..errors import WriteFailed
-from . import layout, message
+from . import arrow_format, layout
+from .arrow_format import TABLES, versioned
 from .gaps import Gap
-from .schema import TABLES, versioned
-from .versions import INDEXED, IndexWriter
+from .metadata_index import INDEXED, MetadataIndexWriter
 
 _HEAD_BYTES: Final = 1 << 16
 """More than a table's schema takes."""
@@ -35,7 +35,7 @@ class TableWriter:
         self._files: dict[str, tuple[int, int]] = {}
         self._dirty: set[str] = set()
         self._names_to_sync: list[Path] = []
-        self._index: IndexWriter | None = None
+        self._index: MetadataIndexWriter | None = None
 
     def add(self, table: str, row: dict[str, Any]) -> None:
         self._waiting[table].append(row)
@@ -54,14 +54,14 @@ class TableWriter:
             with write_errors(path):
                 fd, end = self._file(table, path)
                 try:
-                    written = write_all(fd, [memoryview(message.whole_message(batch))])
+                    written = write_all(fd, [memoryview(arrow_format.whole_message(batch))])
                 except OSError:
                     os.ftruncate(fd, end)
                     raise
             self._files[table] = fd, end + written
             self._dirty.add(table)
             if table == INDEXED:
-                self._index = self._index or IndexWriter(path)
+                self._index = self._index or MetadataIndexWriter(path)
                 self._index.add(rows, end, end + written)
             rows.clear()
 
@@ -73,7 +73,7 @@ class TableWriter:
             self._names_to_sync += [path.parent, *make_directories(path.parent, above=self._root)]
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
             try:
-                end = write_all(fd, [memoryview(message.schema_message(versioned(TABLES[table])))])
+                end = write_all(fd, [memoryview(arrow_format.schema_message(versioned(TABLES[table])))])
             except OSError:
                 os.close(fd)
                 path.unlink(missing_ok=True)
@@ -106,7 +106,7 @@ class TableWriter:
             self.flush()
             for table, (fd, _) in self._files.items():
                 with write_errors(self.path(table)):
-                    write_all(fd, [memoryview(message.END_OF_STREAM)])
+                    write_all(fd, [memoryview(arrow_format.END_OF_STREAM)])
             self.sync()
         finally:
             if self._index is not None:
@@ -185,26 +185,26 @@ def _batches_from(head: bytes, content: bytes, offset: int) -> tuple[list[pa.Rec
 
 def _placed(head: bytes, content: bytes, offset: int) -> Iterator[tuple[pa.RecordBatch, int, int]]:
     """`head` has the schema; `content` is what lies at `offset` and behind."""
-    begin = message.PREFIX_BYTES + (message.read_prefix(memoryview(head), 0) or 0)
+    begin = arrow_format.PREFIX_BYTES + (arrow_format.read_prefix(memoryview(head), 0) or 0)
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(memoryview(head)[:begin]))
     except (pa.ArrowException, OSError):
         return
     data = memoryview(content)
     at = 0 if offset else begin
-    while size := message.read_prefix(data, at):
-        body = at + message.PREFIX_BYTES + size
-        metadata = data[at + message.PREFIX_BYTES : body]
+    while size := arrow_format.read_prefix(data, at):
+        body = at + arrow_format.PREFIX_BYTES + size
+        metadata = data[at + arrow_format.PREFIX_BYTES : body]
         try:
-            places = message.find_places(metadata)
+            places = arrow_format.find_offsets(metadata)
             end = body + places.body_bytes
             if end > len(data):
                 break
-            message.check(metadata, places.check_at, data[body:end])
+            arrow_format.check(metadata, places.check_at, data[body:end])
             read = pa.ipc.read_message(pa.BufferReader(pa.py_buffer(data[at:end])))
             batch = pa.ipc.read_record_batch(read, schema)
             batch.validate(full=True)
-        except (message.BadMessage, pa.ArrowException, OSError):
+        except (arrow_format.BadMessage, pa.ArrowException, OSError):
             break
         yield batch, offset + at, offset + end
         at = end

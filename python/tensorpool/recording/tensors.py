@@ -1,124 +1,124 @@
-"""What the rows of a batch say of their tensors: type, shape, strides, and where the payloads are.
+"""Element types and orders as the wire numbers them (wire §15.8), as a recording spells them.
 
-Nearly all batches of a stream say the same. So the description is read and checked once, and taken again
-for a batch that has the very same bytes.
+A payload's bytes as the tensor that its row describes.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from .dtypes import ITEM_BYTES, MAX_DIMS, NAMES, NUMBERS, NUMPY, ORDER_NUMBERS
-from .view import tensors_fit
+from ..errors import UnsupportedDtype
+from ..sbe import Dtype, MajorOrder
 
-# Column and number of the buffer within it, in the order in which `Tensors` takes them.
-SOURCES: Final = (
-    ("dtype", 1), ("dtype", 2),
-    ("shape", 1), ("shape", 3),
-    ("strides", 1), ("strides", 3),
-    ("major_order", 1), ("major_order", 2),
-    ("payload_bytes", 1), ("payload", 1),
-)  # fmt: skip
+MAX_DIMS: Final = 8
 
+# BYTES and BIT have no numpy type of their own and are handed out raw.
+_RAW: Final = {Dtype.BYTES: "bytes", Dtype.BIT: "bit"}
+NAMES: Final[dict[int, str]] = {
+    int(kind): _RAW.get(kind) or ("bool" if kind is Dtype.BOOLEAN else kind.name.lower())
+    for kind in Dtype
+    if kind is not Dtype.UNKNOWN
+}
+"""The wire's number → the name in a recording."""
+NUMBERS: Final[dict[str, int]] = {name: number for number, name in NAMES.items()}
+NUMPY: Final[dict[str, np.dtype[Any]]] = {
+    name: np.dtype("uint8" if name in ("bytes", "bit") else name) for name in NUMBERS
+}
+ORDERS: Final[dict[int, str]] = {int(MajorOrder.ROW): "row", int(MajorOrder.COLUMN): "column"}
+ORDER_NUMBERS: Final[dict[str, int]] = {name: number for number, name in ORDERS.items()}
 
-class Unfit(Exception):
-    """A description that contradicts itself, or would let a view reach foreign memory."""
-
-
-class Tensors:
-    """The description of every row of a batch."""
-
-    def __init__(self, rows: int, sources: list[bytes], payload_room: int) -> None:
-        types, names, lists, dims, other_lists, strides, order_at, orders, sizes, places = sources
-        self.dtype = _words(rows, types, names, NUMBERS, "element type")
-        self.major_order = _words(rows, order_at, orders, ORDER_NUMBERS, "major order")
-        ends = _offsets(rows, lists)
-        counts = np.diff(ends)
-        if not np.array_equal(ends, _offsets(rows, other_lists)):
-            raise Unfit("shape and strides differ in length")
-        if counts.min() < 1 or counts.max() > MAX_DIMS:
-            raise Unfit(f"a tensor has not 1 to {MAX_DIMS} dimensions")
-        self.ndims = counts.astype(np.uint8)
-        self.dims: npt.NDArray[np.int32] = self._table(ends, dims, np.int32)
-        self.strides: npt.NDArray[np.int64] = self._table(ends, strides, np.int64)
-        self.payload_bytes = _fixed(rows, sizes, np.int64)
-        at = _offsets(rows, places)
-        self.payload_at = at[:-1].astype(np.int64)
-        """Where each payload begins, from the beginning of the first one's buffer."""
-        if at[-1] > payload_room or (self.payload_bytes > np.diff(at)).any() or self.payload_bytes.min() < 0:
-            raise Unfit("a payload is longer than its place")
-        if not tensors_fit(
-            self.dims, self.strides, self.ndims, ITEM_BYTES[self.dtype], self.payload_bytes
-        ).all():
-            raise Unfit("a tensor reaches beyond its payload")
-
-    def _table(self, ends: npt.NDArray[np.int32], values: bytes, kind: type[Any]) -> npt.NDArray[Any]:
-        table = np.zeros((len(self.ndims), MAX_DIMS), kind)
-        read = np.frombuffer(values[: len(values) // table.itemsize * table.itemsize], kind)
-        if ends[-1] > len(read):
-            raise Unfit("shape or strides are cut off")
-        table[np.arange(MAX_DIMS) < self.ndims[:, None]] = read[ends[0] : ends[-1]]
-        return table
-
-    @cached_property
-    def alike(self) -> tuple[tuple[int, ...], np.dtype[Any], tuple[int, ...]] | None:
-        """Shape, element type and strides, if all rows have the same."""
-        columns = (self.ndims, self.dims, self.strides, self.dtype)
-        return self._row(0) if all((column == column[0]).all() for column in columns) else None
-
-    @cached_property
-    def even(self) -> tuple[int, tuple[int, ...], np.dtype[Any], tuple[int, ...]] | None:
-        """Where the first payload begins, and shape, element type and strides of all rows stacked; None if
-        they are not alike, or do not lie evenly."""
-        if self.alike is None:
-            return None
-        shape, dtype, strides = self.alike
-        steps = np.diff(self.payload_at)
-        step = int(steps[0]) if len(steps) else 0
-        if (steps != step).any():
-            return None
-        return int(self.payload_at[0]), (len(self.payload_at), *shape), dtype, (step, *strides)
-
-    def _row(self, row: int) -> tuple[tuple[int, ...], np.dtype[Any], tuple[int, ...]]:
-        used = int(self.ndims[row])
-        shape, strides = self.dims[row, :used].tolist(), self.strides[row, :used].tolist()
-        return tuple(shape), NUMPY[NAMES[int(self.dtype[row])]], tuple(strides)
-
-    def tensor(self, row: int) -> tuple[tuple[int, ...], np.dtype[Any], tuple[int, ...]]:
-        """Shape, element type and strides of a row."""
-        return self.alike or self._row(row)
+ITEM_BYTES: Final = np.zeros(max(NAMES) + 1, np.int64)
+"""Bytes of one element by the wire's number; 0 where there is no such type."""
+for _number, _name in NAMES.items():
+    ITEM_BYTES[_number] = NUMPY[_name].itemsize
 
 
-def _fixed(count: int, content: bytes, kind: type[Any]) -> npt.NDArray[Any]:
-    if len(content) < count * np.dtype(kind).itemsize:
-        raise Unfit("a column is cut off")
-    return np.frombuffer(content, kind, count)
+def number_of(dtype: npt.DTypeLike | str) -> int:
+    """The wire's number for a numpy type, or for one of the names of a recording."""
+    if isinstance(dtype, str) and dtype in NUMBERS:
+        return NUMBERS[dtype]
+    kind = np.dtype(dtype)
+    number = NUMBERS.get(kind.name)
+    if number is None or not kind.isnative:
+        names = ", ".join(NUMBERS)
+        raise UnsupportedDtype(
+            f"element type {kind} has no place in a recording; supported are {names} (native byte order). "
+            "Convert with array.astype(...), or record the raw memory with array.view('uint8')",
+            dtype=str(kind),
+        )
+    return number
 
 
-def _offsets(rows: int, content: bytes) -> npt.NDArray[np.int32]:
-    """The ends of values of different length, which must not go back."""
-    found = _fixed(rows + 1, content, np.int32)
-    if found[0] < 0 or (found[1:] < found[:-1]).any():
-        raise Unfit("offsets go back")
+def as_array(
+    data: memoryview | bytes,
+    dtype: str,
+    shape: Sequence[int],
+    strides: Sequence[int] | None,
+    where: object,
+) -> npt.NDArray[Any]:
+    """A read-only view. A description that reaches beyond the bytes is an error that names the row."""
+    try:
+        kind, steps = _fitting(dtype, tuple(shape), None if strides is None else tuple(strides), len(data))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    found = np.ndarray(tuple(shape), kind, data, 0, steps)
+    found.flags.writeable = False
     return found
 
 
-def _words(rows: int, at: bytes, text: bytes, numbers: dict[str, int], what: str) -> npt.NDArray[np.int16]:
-    ends = _offsets(rows, at)
-    if ends[-1] > len(text):
-        raise Unfit("a column is cut off")
-    size, start = int(ends[1] - ends[0]), int(ends[0])
-    first = text[start : start + size]
-    if text[start : int(ends[-1])] == first * rows and (np.diff(ends) == size).all():
-        # One word all along, as nearly always.
-        words = [first]
-    else:
-        words = [text[begin:end] for begin, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
-    known = {name.encode(): number for name, number in numbers.items()}
-    if unknown := set(words) - known.keys():
-        raise Unfit(f"{what} {min(unknown)!r} is not in the registry")
-    return np.full(rows, [known[word] for word in words], np.int16)
+@lru_cache(maxsize=256)
+def _fitting(
+    dtype: str, shape: tuple[int, ...], strides: tuple[int, ...] | None, size: int
+) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Element type and strides of a tensor that lies within so many bytes. Kept: most frames are alike."""
+    kind = NUMPY.get(dtype)
+    if kind is None:
+        raise ValueError(f"element type {dtype!r} is none of {', '.join(NUMPY)}")
+    steps = strides if strides is not None else _row_major(shape, kind.itemsize)
+    if not 1 <= len(shape) <= MAX_DIMS or len(steps) != len(shape):
+        raise ValueError(f"shape {list(shape)} and strides {list(steps)} do not belong together")
+    filler = [0] * (MAX_DIMS - len(shape))
+    fits = tensors_fit(
+        np.array([[*shape, *filler]], np.int32),
+        np.array([[*steps, *filler]], np.int64),
+        np.array([len(shape)]),
+        np.array([kind.itemsize], np.int64),
+        np.int64(size),
+    )
+    if not fits[0]:
+        raise ValueError(f"a tensor {dtype}{list(shape)} reaches beyond its {size} bytes")
+    return kind, steps
+
+
+def _row_major(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    steps, step = [], itemsize
+    for size in reversed(shape):
+        steps.append(step)
+        step *= max(size, 1)
+    return tuple(steps[::-1])
+
+
+def tensors_fit(
+    dims: npt.NDArray[np.int32],
+    strides: npt.NDArray[np.int64],
+    ndims: npt.NDArray[Any],
+    item_bytes: npt.NDArray[np.int64],
+    payload_bytes: npt.NDArray[np.int64] | np.int64,
+) -> npt.NDArray[np.bool_]:
+    """Which tensors stay inside their payload: the rule that keeps a view from reading foreign memory."""
+    used = np.arange(MAX_DIMS) < ndims[:, None]
+    sizes = np.where(used, dims, 1).astype(np.int64)
+    steps = np.where(used, strides, 0)
+    # A dimension of one steps nowhere, so what its stride says does not count.
+    reach = np.where(sizes > 1, (sizes - 1) * steps, 0)
+    # 2**31 elements times a stride may overflow 64 bits: in floats it only becomes inexact, and is refused.
+    far = np.where(sizes > 1, (sizes - 1).astype(np.float64) * steps, 0).sum(axis=1) < 2.0**62
+    extent = np.where((sizes == 0).any(axis=1), 0, reach.sum(axis=1) + item_bytes)
+    sane = (sizes >= 0).all(axis=1) & ((steps >= 0) | (sizes <= 1)).all(axis=1)
+    fits: npt.NDArray[np.bool_] = far & sane & (extent <= payload_bytes)
+    return fits

@@ -2,6 +2,8 @@
 
 `RecordingWriter` may be used from several threads. Its own thread syncs and seals, so that frames do not
 wait for the disk; without it (`background=False`) the caller's `tick` does both.
+
+Anchors: what the time of day and the monotonic clock showed at one moment.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,16 +27,49 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ClosedError, InvalidFrames, RecordingError
 from ..sbe import decode as decode_message
 from ..sbe import json_form
-from . import layout, manifest, manifest_writer
-from .anchors import Anchors
+from . import layout, manifest, manifest_store
 from .batch import FrameBatch
 from .gaps import Gap
+from .layout import create_root
 from .manifest import Kind
-from .recover import Recovered
-from .root import mark_root
 from .segment_writer import SegmentWriter
-from .stream_writer import StreamWriter
+from .stream_writer import RecoveredSegment, StreamWriter
 from .tables import TableWriter
+
+_EVERY_NS: Final = 10_000_000_000
+# A clock that was set, or is being slewed hard: worth an anchor of its own.
+_DRIFT_NS: Final = 1_000_000
+
+
+class ClockAnchors:
+    """Says when one is due."""
+
+    def __init__(self) -> None:
+        self._offset_ns: int | None = None
+        self._last_ns = 0
+
+    def due(self, clock: Clock) -> dict[str, Any] | None:
+        """The row of an anchor, if it is time for one."""
+        wall, monotonic = clock.wall_ns(), clock.monotonic_ns()
+        offset = wall - monotonic
+        is_due = (
+            self._offset_ns is None
+            or monotonic - self._last_ns >= _EVERY_NS
+            or abs(offset - self._offset_ns) >= _DRIFT_NS
+        )
+        if not is_due:
+            return None
+        self._offset_ns, self._last_ns = offset, monotonic
+        return {
+            "wall_ns": wall, "monotonic_ns": monotonic, "host": socket.gethostname(), "boot_id": _boot_id(),
+        }  # fmt: skip
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +100,11 @@ class RecordingWriter:
     ) -> None:
         self.root = Path(root)
         self.limits = limits or WriterLimits()
-        self.recovered: list[Recovered] = []
+        self.recovered: list[RecoveredSegment] = []
         """What was found unsealed, in the order in which streams were first used."""
         self._clock = clock
         self._holder = holder
-        mark_root(self.root, created_ns=clock.wall_ns())
+        create_root(self.root, created_ns=clock.wall_ns())
         self._session = f"{clock.wall_ns():020}-{os.getpid()}-{secrets.token_hex(4)}"
         self._tables = TableWriter(self.root, self._session)
         self._told: set[Gap] = set()
@@ -80,7 +116,7 @@ class RecordingWriter:
         self._disk_lock = threading.Lock()
         self._failure: RecordingError | None = None
         self._closed = False
-        self._anchors = Anchors()
+        self._anchors = ClockAnchors()
         self._anchor()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -335,7 +371,7 @@ class RecordingWriter:
                 self._to_list.append(manifest.record(kind, segment.name, segment.stats))
             while self._to_list:
                 # Stays in line if the disk is full: the file itself is sealed, and readers find it.
-                manifest_writer.append(self.root, self._to_list[0])
+                manifest_store.append(self.root, self._to_list[0])
                 self._to_list.popleft()
 
     def _run(self) -> None:

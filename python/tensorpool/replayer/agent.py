@@ -18,8 +18,8 @@ from ..clock import Clock
 from ..context import Context
 from ..errors import ClosedError, FrameNotRecorded
 from ..recording import Cursor, RecordedFrame, Recording
-from ..recording.lease_keeper import LeaseKeeper
 from ..recording.recording import Time
+from ..recording.retention import LeaseKeeper
 from .metadata import RecordedMetadata, read_metadata
 from .options import ReplayOptions, speed_of
 from .reader import ReplayReader

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..recording import NO_TIMESTAMP, NO_TRACE, Gap
-from ..recording.dtypes import NAMES, ORDERS
 from ..recording.layout import PARTIAL, SEALED, signed
 from ..recording.rows import RowBlock
+from ..recording.tensors import NAMES, ORDERS
 
 Rows = npt.NDArray[np.intp] | range
 Piece = tuple[RowBlock, Any]

@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from ..errors import ConfigError
-from ..recording.dtypes import ITEM_BYTES, MAX_DIMS, NUMBERS, ORDER_NUMBERS
 from ..recording.layout import unsigned
+from ..recording.tensors import ITEM_BYTES, MAX_DIMS, NUMBERS, ORDER_NUMBERS
 from ..runtime.config.config import nearest
 from .options import Options
 from .tensors.rows import check

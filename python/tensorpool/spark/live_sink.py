@@ -22,7 +22,7 @@ from ..client import Outcome, Producer
 from ..context import Context
 from ..context import open as open_context
 from ..errors import AttachError, MediaDriverError, ServiceError, StreamBusy
-from ..recording.view import as_array
+from ..recording.tensors import as_array
 from .incoming import Frame, frames_of
 from .options import Options
 from .sink import task

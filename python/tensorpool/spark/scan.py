@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ..errors import CorruptRecording, FrameNotRecorded
 from ..recording import Cursor, Gap, Recording
-from ..recording.gaps import CORRUPT, UNEXPLAINED, explain
+from ..recording.gaps import CORRUPT, UNEXPLAINED, classify_missing
 from ..recording.rows import RowBlock
 from ..recording.tables import read_gaps
 from .blocks import Rows, gap_batch, gathered, pieces, to_arrow
@@ -159,7 +159,9 @@ class RangeScan:
             of_epoch = [gap for gap in declared if gap.epoch == epoch]
             rows = np.concatenate(self._seen[epoch]) if epoch in self._seen else np.empty(0, np.uint64)
             default = self._bad or UNEXPLAINED
-            for first, last, reason in explain(self._missing(epoch, rows, of_epoch), of_epoch, default):
+            for first, last, reason in classify_missing(
+                self._missing(epoch, rows, of_epoch), of_epoch, default
+            ):
                 removed = self._recording.removed_until(stream_id, epoch)
                 why = REMOVED if reason == default and last <= removed else reason
                 found.append(Gap(stream_id, epoch, first, last - first + 1, why))

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from ..clock import SYSTEM_CLOCK
 from ..errors import ConfigError
-from ..recording.root import mark_root
+from ..recording.layout import create_root
 from . import staging
 from .commit import commit
 from .incoming import check_incoming, frames_of
@@ -64,7 +64,7 @@ def _check(options: Options, schema: StructType, overwrite: bool) -> None:
     check_incoming(schema, options)
     if not options.is_live:
         # Now, so that a directory of something else is refused before any task has run.
-        mark_root(Path(options.path), created_ns=SYSTEM_CLOCK.wall_ns())
+        create_root(Path(options.path), created_ns=SYSTEM_CLOCK.wall_ns())
 
 
 def task() -> tuple[str | None, int, int]:

@@ -17,8 +17,8 @@ import numpy as np
 
 from ..durable import write_all, write_errors
 from ..recording import NO_TIMESTAMP, NO_TRACE
-from ..recording.dtypes import MAX_DIMS, NUMBERS, ORDER_NUMBERS
 from ..recording.layout import aligned
+from ..recording.tensors import MAX_DIMS, NUMBERS, ORDER_NUMBERS
 from .incoming import Frame
 
 SINKS_DIR: Final = "_sinks"

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from ..errors import CorruptRecording
-from ..recording.root import check_root
+from ..recording.layout import check_root
 from . import offsets
 from .batch_reader import read_range, told
 from .columns import check_schema

@@ -6,7 +6,7 @@ import gc
 import sys
 from typing import Final
 
-from ..recording.mapping import forget_removed, keep_mappings
+from ..recording.mmap_cache import enable_cache, evict_removed
 
 _DAEMON: Final = "pyspark.daemon"
 _is_settled = False
@@ -24,10 +24,10 @@ def settle() -> None:
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is None or spec.name != _DAEMON:
         return
-    forget_removed()
+    evict_removed()
     if _is_settled:
         return
     _is_settled = True
-    keep_mappings()
+    enable_cache()
     gc.collect()
     gc.freeze()

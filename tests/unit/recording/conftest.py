@@ -15,7 +15,7 @@ import pytest
 from tensorpool import recording
 from tensorpool.clock import ManualClock
 from tensorpool.recording.batch import NO_TIMESTAMP, FrameBatch
-from tensorpool.recording.dtypes import MAX_DIMS
+from tensorpool.recording.tensors import MAX_DIMS
 
 # Its threads, if it has any, start now: before the first snapshot of a leak check.
 pa.table({"a": [1]}).column(0).to_pylist()

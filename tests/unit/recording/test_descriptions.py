@@ -12,7 +12,7 @@ from tensorpool import recording
 from tensorpool.attributes.dtypes import CARRIED, extension
 from tensorpool.client.metadata import SourceDescription
 from tensorpool.recording.batch import FrameBatch
-from tensorpool.recording.dtypes import NUMBERS
+from tensorpool.recording.tensors import NUMBERS
 from tests.unit.recording.conftest import STREAM, Writing, frames
 
 

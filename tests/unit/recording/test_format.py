@@ -11,10 +11,10 @@ import pytest
 
 from tensorpool import recording
 from tensorpool.errors import InvalidFrames, NotARecording, UnsupportedDtype
-from tensorpool.recording import layout, message, schema
-from tensorpool.recording.dtypes import NUMBERS, NUMPY
-from tensorpool.recording.index import file_stats
-from tensorpool.recording.scan import SegmentFile
+from tensorpool.recording import arrow_format, layout
+from tensorpool.recording.manifest_store import file_stats
+from tensorpool.recording.segment_file import SegmentFile
+from tensorpool.recording.tensors import NUMBERS, NUMPY
 from tests.unit.recording.conftest import STREAM, Writing, frames, segment_files, seqs
 
 U64_MAX = 2**64 - 1
@@ -108,7 +108,7 @@ def test_any_arrow_reader_reads_a_segment(writing: Writing, root: Path) -> None:
     with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
         table = reader.read_all()
         table.validate(full=True)
-        assert table.schema.equals(schema.FRAMES)
+        assert table.schema.equals(arrow_format.FRAMES)
         rows = table.to_pylist()
     assert [row["seq"] for row in rows] == [0, 1, 2, 3, 4]
     assert rows[0]["shape"] == [100]
@@ -182,8 +182,8 @@ def test_unknown_columns_of_a_later_writer_do_not_disturb(writing: Writing, root
         richer = batch.append_column("exposure_ns", pa.array([1, 2])).replace_schema_metadata(
             reader.schema.metadata
         )
-        content = message.schema_message(richer.schema) + message.whole_message(richer)
-    path.write_bytes(content + message.END_OF_STREAM)
+        content = arrow_format.schema_message(richer.schema) + arrow_format.whole_message(richer)
+    path.write_bytes(content + arrow_format.END_OF_STREAM)
     assert file_stats(SegmentFile(path)).rows == 2
     (root / layout.MANIFEST_FILE).unlink()
     assert seqs(recording.open(root)) == [0, 1]

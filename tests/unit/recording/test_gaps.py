@@ -11,7 +11,7 @@ import pytest
 from tensorpool import recording
 from tensorpool.errors import DiskFull, InvalidFrames
 from tensorpool.recording import segment_writer
-from tensorpool.recording.gaps import Gap, explain, holes
+from tensorpool.recording.gaps import Gap, classify_missing, find_holes
 from tests.unit.recording.conftest import STREAM, Writing, frames
 
 
@@ -115,16 +115,16 @@ def test_frames_out_of_order_are_refused_and_the_rest_goes_on(writing: Writing, 
 
 def test_gaps_that_speak_of_the_same_sequences_are_counted_once() -> None:
     declared = [Gap(1, 1, 5, 4, "a"), Gap(1, 1, 7, 6, "b"), Gap(1, 1, 5, 2, "c"), Gap(1, 1, 40, 1, "d")]
-    assert explain([(4, 20), (30, 31)], declared, "?") == [
+    assert classify_missing([(4, 20), (30, 31)], declared, "?") == [
         (4, 4, "?"), (5, 8, "a"), (9, 12, "b"), (13, 20, "?"), (30, 31, "?"),
     ]  # fmt: skip
 
 
 def test_holes_are_found_at_the_far_end_of_the_numbers() -> None:
-    assert holes(np.array([2**64 - 5, 2**64 - 2], np.uint64), after=2**64 - 7) == [
+    assert find_holes(np.array([2**64 - 5, 2**64 - 2], np.uint64), after=2**64 - 7) == [
         (2**64 - 6, 2**64 - 6), (2**64 - 4, 2**64 - 3),
     ]  # fmt: skip
-    assert holes(np.empty(0, np.uint64), after=3) == []
+    assert find_holes(np.empty(0, np.uint64), after=3) == []
 
 
 def test_a_gap_is_on_file_before_the_rows_behind_it(root: Path, writing: Writing) -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from tensorpool import recording
 from tensorpool.errors import CorruptRecording
-from tensorpool.recording import message
-from tensorpool.recording.scan import BatchPlace, SegmentFile
-from tensorpool.recording.schema import FRAMES, places_of
+from tensorpool.recording import arrow_format
+from tensorpool.recording.arrow_format import FRAMES, places_of
+from tensorpool.recording.segment_file import BatchLocation, SegmentFile
 from tests.unit.recording.conftest import STREAM, Writing, frames, segment_files
 
-Change = Callable[[bytearray, SegmentFile, BatchPlace], None]
+Change = Callable[[bytearray, SegmentFile, BatchLocation], None]
 
 
 def forge(path: Path, change: Change, batch: int = 0) -> None:
@@ -25,9 +25,9 @@ def forge(path: Path, change: Change, batch: int = 0) -> None:
     content = bytearray(path.read_bytes())
     change(content, file, place)
     head = bytearray(content[place.start : place.body])
-    places = message.find_places(memoryview(head)[message.PREFIX_BYTES :])
+    places = arrow_format.find_offsets(memoryview(head)[arrow_format.PREFIX_BYTES :])
     covered = file.forms.of(file.data, place).buffer("payload", 2)[0]
-    message.seal_check(head, places.check_at, memoryview(content)[place.body : place.end], covered)
+    arrow_format.seal_check(head, places.check_at, memoryview(content)[place.body : place.end], covered)
     content[place.start : place.body] = head
     path.write_bytes(content)
 
@@ -35,7 +35,7 @@ def forge(path: Path, change: Change, batch: int = 0) -> None:
 def value(column: str, buffer: int, form: str, at: int, new: int | bytes) -> Change:
     """Sets one value in a column's buffer."""
 
-    def change(content: bytearray, file: SegmentFile, place: BatchPlace) -> None:
+    def change(content: bytearray, file: SegmentFile, place: BatchLocation) -> None:
         start = place.body + file.forms.of(file.data, place).buffer(column, buffer)[0]
         struct.pack_into(form, content, start + struct.calcsize(form) * at, new)
 
@@ -45,7 +45,7 @@ def value(column: str, buffer: int, form: str, at: int, new: int | bytes) -> Cha
 def table(column: str, buffer: int | None, offset: int | None, length: int | None) -> Change:
     """Sets offset or length of a buffer, or length and nulls of a column, in the metadata."""
 
-    def change(content: bytearray, file: SegmentFile, place: BatchPlace) -> None:
+    def change(content: bytearray, file: SegmentFile, place: BatchLocation) -> None:
         node, first = places_of(FRAMES)[0][column]
         at = place.nodes_at + 16 * node if buffer is None else place.buffers_at + 16 * (first + buffer)
         if offset is not None:

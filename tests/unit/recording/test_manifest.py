@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tensorpool import recording
-from tensorpool.recording import index, layout, manifest, manifest_writer, segments
+from tensorpool.recording import layout, manifest, manifest_store, rows
 from tensorpool.recording.manifest import DamagedManifest, Kind
-from tensorpool.recording.scan import SegmentFile
+from tensorpool.recording.segment_file import SegmentFile
 from tensorpool.recording.segment_writer import SegmentStats
 from tests.unit.recording.conftest import STREAM, Writing, frames, segment_files, seqs
 
@@ -29,8 +29,8 @@ class Looks:
             self.count += 1
             return file
 
-        monkeypatch.setattr(index, "SegmentFile", counting)
-        monkeypatch.setattr(segments, "SegmentFile", counting)
+        monkeypatch.setattr(manifest_store, "SegmentFile", counting)
+        monkeypatch.setattr(rows, "SegmentFile", counting)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def many_segments(root: Path, count: int) -> None:
     for first in range(2, 2 * count - 2, 2):
         stats.last_seq = first + 1
         records.append(manifest.record(Kind.SEALED, layout.SegmentName(STREAM, 1, first), stats))
-    manifest_writer.append(root, *records)
+    manifest_store.append(root, *records)
 
 
 @pytest.mark.parametrize("count", [2, 300, 3_000])
@@ -74,7 +74,7 @@ def test_many_records_become_a_snapshot_and_the_log_stays_short(root: Path) -> N
     many_segments(root, 1_000)
     loaded = manifest.load(root)
     assert len(loaded.segments) == 1_000
-    assert loaded.log_records < manifest_writer.COMPACT_AT
+    assert loaded.log_records < manifest_store.COMPACT_AT
     assert len(list(manifest.logs(root))) <= 1
     assert loaded.segments["first_seq"].tolist() == list(range(0, 2_000, 2))
 
@@ -99,8 +99,8 @@ def test_a_lost_manifest_is_made_anew_from_the_files(make_recording: Callable[..
 def test_a_changed_manifest_is_not_believed(make_recording: Callable[..., Path]) -> None:
     root = three_segments(make_recording)
     recording.repair(root)
-    with manifest_writer.locked(root):
-        manifest_writer.compact_locked(root, manifest.load(root))
+    with manifest_store.locked(root):
+        manifest_store.compact_locked(root, manifest.load(root))
     path = root / layout.MANIFEST_FILE
     content = path.read_bytes()
     for at in (*range(0, 40), *range(64, len(content), 7)):
@@ -207,9 +207,9 @@ def test_a_reader_and_a_snapshot_made_meanwhile_do_not_disturb_each_other(
         found = real(where, before)
         if len(rounds) < 3:
             rounds.append(found.generation)
-            with manifest_writer.locked(root):
+            with manifest_store.locked(root):
                 monkeypatch.setattr(manifest, "_read_snapshot", real)
-                manifest_writer.compact_locked(root, manifest.load(root))
+                manifest_store.compact_locked(root, manifest.load(root))
                 monkeypatch.setattr(manifest, "_read_snapshot", read_and_be_overtaken)
         return found
 
@@ -237,11 +237,11 @@ def test_writers_of_different_streams_share_a_root(root: Path) -> None:
 def test_what_was_open_when_the_snapshot_was_made_is_known_as_such(writing: Writing, root: Path) -> None:
     with writing() as writer:
         writer.write_batch(frames(0, 3))
-        with manifest_writer.locked(root):
-            manifest_writer.compact_locked(root, manifest.load(root))
+        with manifest_store.locked(root):
+            manifest_store.compact_locked(root, manifest.load(root))
         found = manifest.load(root)
         assert found.log_records == 0
         assert found.open_segments()["kind"].tolist() == [manifest.Kind.OPEN]
-    with manifest_writer.locked(root):
-        manifest_writer.compact_locked(root, manifest.load(root))
+    with manifest_store.locked(root):
+        manifest_store.compact_locked(root, manifest.load(root))
     assert len(manifest.load(root).open_segments()) == 0

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tensorpool.recording import mapping
+from tensorpool.recording import mmap_cache
 
 
 @pytest.fixture
 def kept() -> Iterator[None]:
-    mapping.keep_mappings()
+    mmap_cache.enable_cache()
     yield
-    mapping.keep_mappings(False)
+    mmap_cache.enable_cache(False)
 
 
 def mapped(path: Path) -> mmap.mmap:
     with path.open("rb") as file:
-        return mapping.map_file(file.fileno(), path)
+        return mmap_cache.map_file(file.fileno(), path)
 
 
 def test_a_mapping_goes_with_its_reader_unless_it_is_asked_for(tmp_path: Path) -> None:
@@ -29,12 +29,12 @@ def test_a_mapping_goes_with_its_reader_unless_it_is_asked_for(tmp_path: Path) -
     path.write_bytes(b"abc")
     first = mapped(path)
     assert mapped(path) is not first
-    mapping.keep_mappings()
+    mmap_cache.enable_cache()
     try:
         first = mapped(path)
         assert mapped(path) is first
     finally:
-        mapping.keep_mappings(False)
+        mmap_cache.enable_cache(False)
     assert mapped(path) is not first
 
 
@@ -64,21 +64,21 @@ def test_what_was_removed_or_renamed_is_let_go_and_the_rest_is_not(tmp_path: Pat
     gone.unlink()
     renamed.rename(tmp_path / "d")
     assert _maps(tmp_path) == 3
-    mapping.forget_removed()
+    mmap_cache.evict_removed()
     assert _maps(tmp_path) == 1
     assert mapped(here) is first
 
 
 @pytest.mark.usefixtures("kept")
 def test_only_so_many_files_and_bytes_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapping, "_MOST_FILES", 3)
+    monkeypatch.setattr(mmap_cache, "_MOST_FILES", 3)
     paths = [tmp_path / str(number) for number in range(5)]
     for path in paths:
         path.write_bytes(b"x" * 10)
         mapped(path)
     assert _maps(tmp_path) == 3
     last = mapped(paths[2])
-    monkeypatch.setattr(mapping, "_MOST_BYTES", 20)
+    monkeypatch.setattr(mmap_cache, "_MOST_BYTES", 20)
     mapped(paths[0])
     # The one that was used last stays, though others came later.
     assert _maps(tmp_path) == 2

@@ -11,7 +11,7 @@ import pytest
 from tensorpool import recording
 from tensorpool.errors import FrameNotRecorded, LockHeld, MergeConflict, NotARecording
 from tensorpool.recording import layout, manifest
-from tensorpool.recording.scan import SegmentFile
+from tensorpool.recording.segment_file import SegmentFile
 from tests.unit.recording.conftest import STREAM, Writing, frames, segment_files, seqs
 
 Make = Callable[..., Path]

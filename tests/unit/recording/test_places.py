@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tensorpool.recording.scan import BatchPlace, SegmentFile
+from tensorpool.recording.segment_file import BatchLocation, SegmentFile
 from tests.unit.recording.conftest import Writing, frames, segment_files
 
 
-def walked(file: SegmentFile) -> list[BatchPlace | str]:
+def walked(file: SegmentFile) -> list[BatchLocation | str]:
     """What each batch looks like on its own, and why the last is none."""
-    found: list[BatchPlace | str] = []
+    found: list[BatchLocation | str] = []
     at = SegmentFile(file.path).scan.end
-    while isinstance(place := file._batch_at(at), BatchPlace):
+    while isinstance(place := file._batch_at(at), BatchLocation):
         found.append(place)
         at = place.end
     return [*found, place]
 
 
-def scanned(file: SegmentFile) -> list[BatchPlace | str]:
+def scanned(file: SegmentFile) -> list[BatchLocation | str]:
     """The same by the scan, which walks through the first one only."""
     scan, tail = file.scan_more(), file.tail()
     batches = [place._replace(like=place.start) for place in scan.batches]

@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tensorpool import recording
 from tensorpool.clock import ManualClock
 from tensorpool.errors import LockHeld
-from tensorpool.recording import layout, manifest, manifest_writer
-from tensorpool.recording.gaps import Gap, explain
-from tensorpool.recording.view import tensors_fit
+from tensorpool.recording import layout, manifest, manifest_store
+from tensorpool.recording.gaps import Gap, classify_missing
+from tensorpool.recording.tensors import tensors_fit
 from tests.unit.recording.conftest import STREAM, frames, payload
 
 LONG = os.environ.get("TENSORPOOL_TEST_LONG") == "1"
@@ -95,8 +95,8 @@ class ARecording(RuleBasedStateMachine):
     @rule()
     def new_snapshot(self) -> None:
         if (self.root / layout.MANIFEST_FILE).exists():
-            with manifest_writer.locked(self.root):
-                manifest_writer.compact_locked(self.root, manifest.load(self.root))
+            with manifest_store.locked(self.root):
+                manifest_store.compact_locked(self.root, manifest.load(self.root))
 
     @rule()
     def lose_the_manifest(self) -> None:
@@ -184,7 +184,7 @@ def test_explaining_covers_every_missing_sequence_once(
         apart.append((at + skip, at + skip + count - 1))
         at += skip + count
     gaps = [Gap(1, 1, first, count, f"r{number}") for number, (first, count) in enumerate(declared)]
-    found = explain(apart, gaps, "?")
+    found = classify_missing(apart, gaps, "?")
     covered = [seq for first, last, _ in found for seq in range(first, last + 1)]
     assert covered == [seq for first, last in apart for seq in range(first, last + 1)]
     for first, last, reason in found:

@@ -10,7 +10,7 @@ import pytest
 from tensorpool import recording
 from tensorpool.clock import ManualClock
 from tensorpool.errors import ClosedError, NotARecording
-from tensorpool.recording import Cursor, manifest, manifest_writer
+from tensorpool.recording import Cursor, manifest, manifest_store
 from tests.unit.recording.conftest import STREAM, Writing, frames, segment_files, seqs
 
 SECOND = 1_000_000_000
@@ -119,8 +119,8 @@ def test_a_reader_learns_what_it_missed(ten: Path, clock: ManualClock) -> None:
     assert [frame.seq for frame in found.after(cursor)] == list(range(10, 20))
     assert found.lost_since(Cursor(STREAM, 1, 9)) == []
     # It stays known when the log has become a snapshot.
-    with manifest_writer.locked(ten):
-        manifest_writer.compact_locked(ten, manifest.load(ten))
+    with manifest_store.locked(ten):
+        manifest_store.compact_locked(ten, manifest.load(ten))
     found.refresh()
     assert found.lost_since(cursor) == [lost]
     (ledger,) = found.ledger(STREAM)
@@ -130,7 +130,7 @@ def test_a_reader_learns_what_it_missed(ten: Path, clock: ManualClock) -> None:
 def test_a_removal_that_a_crash_interrupted_is_finished_later(ten: Path, clock: ManualClock) -> None:
     gone = segment_files(ten)[:5]
     # Said, and not yet done.
-    manifest_writer.append(ten, *manifest_writer.removed(manifest.load(ten).segments[:5]))
+    manifest_store.append(ten, *manifest_store.removed(manifest.load(ten).segments[:5]))
     assert all(path.exists() for path in gone)
     assert seqs(recording.open(ten)) == list(range(10, 20))
     recording.retain(ten, max_bytes=size_of(ten) // 2 - 1, clock=clock)
@@ -162,7 +162,7 @@ def test_a_lease_taken_while_retention_runs_is_either_seen_or_comes_after(
 ) -> None:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
-    with manifest_writer.locked(ten):
+    with manifest_store.locked(ten):
         reader = context.Process(target=_claim_and_read, args=(ten, results))
         reader.start()
     # Whoever came first, what the reader saw under its lease was there while it read.

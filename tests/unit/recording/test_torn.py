@@ -14,7 +14,7 @@ import pytest
 from tensorpool import recording
 from tensorpool.errors import CorruptRecording, NotARecording
 from tensorpool.recording import layout
-from tensorpool.recording.scan import SegmentFile
+from tensorpool.recording.segment_file import SegmentFile
 from tensorpool.recording.segment_writer import SegmentWriter
 from tests.unit.recording.conftest import STREAM, Writing, frames, segment_files, seqs
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tensorpool import durable, recording
 from tensorpool.client.metadata import SourceDescription
 from tensorpool.clock import ManualClock
-from tensorpool.recording import descriptions, tables, versions
-from tensorpool.recording.descriptions import Descriptions
+from tensorpool.recording import metadata, metadata_index, tables
 from tensorpool.recording.layout import unsigned
+from tensorpool.recording.metadata import MetadataReader
 from tensorpool.recording.tables import TableWriter, read_table
 from tensorpool.sbe import DataSourceAnnounce, DataSourceMeta, TraceLinkSet, decode
 from tests.unit.recording.conftest import STREAM, Writing
@@ -44,17 +44,17 @@ def announce(epoch: int, stream_id: int = STREAM) -> bytes:
 LINKS = TraceLinkSet(stream_id=STREAM, epoch=1, seq=3, trace_id=9, parents=()).encode()
 
 
-def gain(of: Descriptions, version: int) -> object:
+def gain(of: MetadataReader, version: int) -> object:
     """What the version says; None if nobody said anything."""
     told = of.of(STREAM, 1, version)
     return None if told is None else told[0]["gain"]
 
 
 def index_files(root: Path) -> list[Path]:
-    return sorted(root.glob(f"_tables/metadata/*{versions.SUFFIX}"))
+    return sorted(root.glob(f"_tables/metadata/*{metadata_index.SUFFIX}"))
 
 
-def told(of: Descriptions) -> dict[tuple[int, int, int], dict[str, Any]]:
+def told(of: MetadataReader) -> dict[tuple[int, int, int], dict[str, Any]]:
     found = {key: of.of(*key) for key in ASKED}
     return {key: {**one[0], "at": one[0].timestamp_ns} for key, one in found.items() if one is not None}
 
@@ -101,7 +101,7 @@ def test_what_is_found_is_what_the_whole_table_says(
         def writer() -> recording.RecordingWriter:
             return recording.RecordingWriter(root, background=False, clock=clock)
 
-        current, live = writer(), Descriptions(root)
+        current, live = writer(), MetadataReader(root)
         for number, (what, stream_id, epoch, version) in enumerate(said):
             clock.advance(ns=1000)
             match what:
@@ -131,7 +131,7 @@ def test_what_is_found_is_what_the_whole_table_says(
                 path.unlink()
             elif index == "torn":
                 os.truncate(path, path.stat().st_size * 2 // 3)
-        assert told(Descriptions(root)) == expected(root)
+        assert told(MetadataReader(root)) == expected(root)
         live.forget()
         assert told(live) == expected(root)
 
@@ -168,7 +168,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return found
 
     monkeypatch.setattr(tables, "placed_batches", counting)
-    monkeypatch.setattr(descriptions, "placed_batches", counting)
+    monkeypatch.setattr(metadata, "placed_batches", counting)
     return counted
 
 
@@ -177,7 +177,7 @@ def test_however_much_was_said_one_batch_is_read_for_a_version(
     count: int, links: int, tmp_path: Path, reads: list[int]
 ) -> None:
     many(tmp_path, count, links=links)
-    found = Descriptions(tmp_path)
+    found = MetadataReader(tmp_path)
     assert gain(found, 2) == 2
     assert sum(reads) == 1
     # Asked again, and after a look that finds nothing new.
@@ -191,14 +191,14 @@ def test_a_writer_that_died_leaves_little_to_read(tmp_path: Path, reads: list[in
     many(tmp_path, 3, links=400)
     (path,) = index_files(tmp_path)
     # Without what its end says of how far it reaches.
-    os.truncate(path, path.stat().st_size - versions.RECORD.itemsize)
-    assert gain(Descriptions(tmp_path), 3) == 3
+    os.truncate(path, path.stat().st_size - metadata_index.RECORD.itemsize)
+    assert gain(MetadataReader(tmp_path), 3) == 3
     assert 1 < sum(reads) < 100
 
 
 def test_what_follows_is_read_and_nothing_twice(writing: Writing, root: Path, reads: list[int]) -> None:
     with writing() as writer:
-        found = Descriptions(root)
+        found = MetadataReader(root)
         for version in range(1, 20):
             writer.note("metadata", meta(version, version), stream_id=STREAM, epoch=1)
             writer.flush()
@@ -214,7 +214,7 @@ def test_a_changed_index_is_not_believed(at: int, tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 0xFF
     path.write_bytes(content)
-    found = Descriptions(tmp_path)
+    found = MetadataReader(tmp_path)
     for version in range(1, 5):
         assert gain(found, version) == version
 
@@ -222,11 +222,11 @@ def test_a_changed_index_is_not_believed(at: int, tmp_path: Path) -> None:
 def test_what_a_crash_took_from_the_table_is_not_there_whatever_the_index_says(tmp_path: Path) -> None:
     many(tmp_path, 6)
     (path,) = index_files(tmp_path)
-    records, _ = versions.read_index(path.with_suffix(".arrows"), 0)
+    records, _ = metadata_index.read_index(path.with_suffix(".arrows"), 0)
     third = records[records["meta_version"] == 3][0]
     for cut, left in ((int(third["batch_end"]), 3), (int(third["batch_end"]) - 1, 2)):
         os.truncate(path.with_suffix(".arrows"), cut)
-        found = Descriptions(tmp_path)
+        found = MetadataReader(tmp_path)
         known = {version: found.of(STREAM, 1, version) for version in range(1, 7)}
         assert [version for version, one in known.items() if one is not None] == [*range(1, left + 1)]
         # What comes there later is another matter.
@@ -239,7 +239,7 @@ def test_an_index_of_another_table_leads_nowhere(tmp_path: Path) -> None:
     many(tmp_path / "other", 5, links=2)
     (path,), (other,) = index_files(tmp_path / "one"), index_files(tmp_path / "other")
     shutil.copy(path, other)
-    found = Descriptions(tmp_path / "other")
+    found = MetadataReader(tmp_path / "other")
     for version in range(1, 9):
         answer = found.of(STREAM, 1, version)
         assert answer is None or answer[0] == {"gain": version}
@@ -256,7 +256,7 @@ def test_where_the_index_finds_no_room_the_rows_are_written_all_the_same(
             raise OSError(errno.ENOSPC, "no room")
         return original(fd, parts)
 
-    monkeypatch.setattr(versions, "write_parts", full)
+    monkeypatch.setattr(metadata_index, "write_parts", full)
     writer = TableWriter(tmp_path, "session")
     row = {"receive_time_ns": 1, "stream_id": STREAM, "epoch": 1, "meta_version": 1, "json": None}
     for version in (1, 2, 3):
@@ -266,7 +266,7 @@ def test_where_the_index_finds_no_room_the_rows_are_written_all_the_same(
         (path,) = index_files(tmp_path)
         assert (path.stat().st_size == 0) == is_full
         assert read_table(tmp_path, "metadata").num_rows == version
-        assert gain(Descriptions(tmp_path), version) == version
+        assert gain(MetadataReader(tmp_path), version) == version
     writer.close()
-    records, _ = versions.read_index(path.with_suffix(".arrows"), 0)
-    assert records["kind"].tolist() == [versions.Kind.META, versions.Kind.REACH] * 3
+    records, _ = metadata_index.read_index(path.with_suffix(".arrows"), 0)
+    assert records["kind"].tolist() == [metadata_index.Kind.META, metadata_index.Kind.REACH] * 3

@@ -11,7 +11,7 @@ import pytest
 
 from tensorpool import _native
 from tensorpool.errors import MediaDriverUnavailable
-from tensorpool.recording.view import as_array
+from tensorpool.recording.tensors import as_array
 from tensorpool.spark import listeners
 from tensorpool.spark.columns import arrow_schema, spark_schema
 from tensorpool.spark.incoming import Frame as Row

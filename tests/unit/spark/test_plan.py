@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorpool import recording
-from tensorpool.recording import manifest, manifest_writer
+from tensorpool.recording import manifest, manifest_store
 from tensorpool.spark import plan
 from tensorpool.spark.offsets import START, Offsets, Position
 from tensorpool.spark.plan import Planner, task_bytes
@@ -211,8 +211,8 @@ def test_a_look_at_a_recording_notices_a_new_snapshot(root: Path) -> None:
     planner = Planner(str(root), None)
     for last in range(11, 15):
         write(root, [last], per_segment=1)
-        with manifest_writer.locked(root):
-            manifest_writer.compact_locked(root, manifest.load(root))
+        with manifest_store.locked(root):
+            manifest_store.compact_locked(root, manifest.load(root))
         planner.refresh()
         assert planner.latest() == {STREAM_ID: Position(1, last + 1)}
     recording.retain(root, max_bytes=half_of(root))

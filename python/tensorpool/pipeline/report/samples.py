@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from ... import _native
 from ...preview import NotAnImage, encode_png, to_pixels, to_real
 from ...recording.layout import PARTIAL, SEALED
-from ...recording.view import as_array
+from ...recording.tensors import as_array
 from .figures import Sample
 from .tables import TableFile
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from ...recording.dtypes import NUMBERS
+from ...recording.tensors import NUMBERS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...errors import CorruptRecording, FrameNotRecorded
-from ...recording.view import as_array
+from ...recording.tensors import as_array
 from .rows import check
 from .segments import Segments
 

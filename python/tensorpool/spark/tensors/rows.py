@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from ... import _native
 from ...errors import CorruptRecording
-from ...recording.view import as_array
+from ...recording.tensors import as_array
 from .segments import Segments, read_shared
 
 __all__ = ["as_array", "check", "place_of", "to_numpy"]

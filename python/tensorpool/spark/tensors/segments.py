@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from ...errors import FrameNotRecorded
 from ...recording.layout import PARTIAL, SEALED
-from ...recording.mapping import map_file
+from ...recording.mmap_cache import map_file
 
 _KEPT: Final = 64
 # Payloads that lie so close together are fetched in one request: the way there costs more than the bytes.

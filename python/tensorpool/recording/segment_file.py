@@ -15,10 +15,9 @@ import pyarrow as pa
 
 from .. import _native
 from ..errors import CorruptRecording, NotARecording
-from . import layout, message, schema
-from .form import BatchForm, Columns, Forms
-from .mapping import map_file
-from .tensors import SOURCES, Tensors
+from . import arrow_format, layout
+from .batch_layout import SOURCES, BatchLayout, Columns, LayoutCache, TensorTable
+from .mmap_cache import map_file
 
 _PAIR: Final = struct.Struct("<qq")
 _U64: Final = struct.Struct("<Q")
@@ -26,7 +25,7 @@ _MARKS_AT: Final = layout.ALIGNMENT // 4
 _SCHEMA_BYTES: Final = 64 << 10
 
 
-class Plan(NamedTuple):
+class SchemaPlan(NamedTuple):
     """A schema, and where its columns are in a batch."""
 
     schema: pa.Schema
@@ -37,24 +36,24 @@ class Plan(NamedTuple):
     buffers: int
 
 
-def _parsed(content: memoryview) -> Plan:
+def _parsed(content: memoryview) -> SchemaPlan:
     # All segments of a stream have the same; what is longer than ours ever are is not kept.
     return _read(bytes(content)) if len(content) <= _SCHEMA_BYTES else _read.__wrapped__(bytes(content))
 
 
 @lru_cache(64)
-def _read(content: bytes) -> Plan:
+def _read(content: bytes) -> SchemaPlan:
     return _plan(pa.ipc.read_schema(pa.py_buffer(content)))
 
 
-def _plan(found: pa.Schema) -> Plan:
+def _plan(found: pa.Schema) -> SchemaPlan:
     kinds = {field.name: field.type for field in found}
     # Columns that we do not know may be there: a later version may have added some.
-    wrong = [field.name for field in schema.FRAMES if kinds.get(field.name) != field.type]
-    return Plan(found, wrong[0] if wrong else None, *schema.places_of(found))
+    wrong = [field.name for field in arrow_format.FRAMES if kinds.get(field.name) != field.type]
+    return SchemaPlan(found, wrong[0] if wrong else None, *arrow_format.places_of(found))
 
 
-class BatchPlace(NamedTuple):
+class BatchLocation(NamedTuple):
     """Where a complete batch lies in its file, and what its metadata says of it."""
 
     start: int
@@ -85,10 +84,10 @@ class Damage:
 
 
 @dataclass(slots=True)
-class Scan:
+class ScanResult:
     """What a look through a segment found. `end` is the first byte that was not understood."""
 
-    batches: list[BatchPlace] = field(default_factory=list)
+    batches: list[BatchLocation] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     end: int = 0
     is_ended: bool = False
@@ -118,15 +117,15 @@ class SegmentFile:
             self._map(fd)
         finally:
             os.close(fd)
-        self.scan = Scan()
-        self._described: tuple[int, tuple[BatchForm, Tensors]] | None = None
+        self.scan = ScanResult()
+        self._described: tuple[int, tuple[BatchLayout, TensorTable]] | None = None
         self.schema: pa.Schema | None = None
         try:
             self._begin()
         except CorruptRecording:
             if not lenient:
                 raise
-            self._take(_plan(schema.FRAMES))
+            self._take(_plan(arrow_format.FRAMES))
 
     def _map(self, fd: int) -> None:
         # An empty file cannot be mapped.
@@ -139,12 +138,12 @@ class SegmentFile:
         self._take(self._read_plan())
 
     def _is_short_of_schema(self) -> bool:
-        size = message.read_prefix(self.data, 0)
-        return len(self.data) < message.PREFIX_BYTES + (size or 0)
+        size = arrow_format.read_prefix(self.data, 0)
+        return len(self.data) < arrow_format.PREFIX_BYTES + (size or 0)
 
-    def _take(self, plan: Plan) -> None:
+    def _take(self, plan: SchemaPlan) -> None:
         self.schema, _, columns, self._nodes, self._buffers = plan
-        self.forms = Forms(columns, self._nodes, self._buffers)
+        self.forms = LayoutCache(columns, self._nodes, self._buffers)
         self._seq_buffer = columns["seq"][1] + 1
         self._sources = [columns[name][1] + number for name, number in SOURCES]
 
@@ -162,9 +161,9 @@ class SegmentFile:
         finally:
             os.close(fd)
 
-    def _read_plan(self) -> Plan:
-        size = message.read_prefix(self.data, 0)
-        end = message.PREFIX_BYTES + (size or 0)
+    def _read_plan(self) -> SchemaPlan:
+        size = arrow_format.read_prefix(self.data, 0)
+        end = arrow_format.PREFIX_BYTES + (size or 0)
         if not size or end > len(self.data):
             raise CorruptRecording(f"{self.path} has no schema", path=self.path, offset=0)
         try:
@@ -191,18 +190,18 @@ class SegmentFile:
         self.scan.end = end
         return plan
 
-    def scan_more(self, *, resume: bool = False) -> Scan:
+    def scan_more(self, *, resume: bool = False) -> ScanResult:
         """Goes on behind the last complete batch. With `resume`, also behind damage, to what still reads."""
         scan = self.scan
         while self.schema is not None and not scan.is_ended:
             found = self._batch_at(scan.end)
-            if isinstance(found, BatchPlace):
+            if isinstance(found, BatchLocation):
                 scan.batches.append(found)
                 scan.batches += self._alike(found)
                 scan.end = scan.batches[-1].end
             elif found == "":
                 scan.is_ended = True
-                scan.end += len(message.END_OF_STREAM)
+                scan.end += len(arrow_format.END_OF_STREAM)
             else:
                 if scan.end == len(self.data) or not resume:
                     break
@@ -221,28 +220,28 @@ class SegmentFile:
         found = "follows the end of the stream" if self.scan.is_ended else self._batch_at(end)
         return Damage(end, size, found if isinstance(found, str) else "was not looked at")
 
-    def _batch_at(self, start: int) -> BatchPlace | str:
+    def _batch_at(self, start: int) -> BatchLocation | str:
         """The batch that begins there; "" for the end of the stream, words for what is wrong with it."""
-        size = message.read_prefix(self.data, start)
-        body = start + message.PREFIX_BYTES + (size or 0)
+        size = arrow_format.read_prefix(self.data, start)
+        body = start + arrow_format.PREFIX_BYTES + (size or 0)
         if size == 0:
             return ""
         if size is None:
             return "the beginning of a batch is missing"
         if body > len(self.data):
             return "metadata of a batch are cut off"
-        metadata = self.data[start + message.PREFIX_BYTES : body]
+        metadata = self.data[start + arrow_format.PREFIX_BYTES : body]
         try:
-            self._places = places = message.find_places(metadata)
+            self._places = places = arrow_format.find_offsets(metadata)
             end = body + places.body_bytes
             if end > len(self.data):
                 return "a batch is cut off"
-            message.check(metadata, places.check_at, self.data[body:end])
-        except message.BadMessage as error:
+            arrow_format.check(metadata, places.check_at, self.data[body:end])
+        except arrow_format.BadMessage as error:
             return f"a batch {error}"
         if (places.node_count, places.buffer_count) != (self._nodes, self._buffers):
             return "a batch does not fit the schema"
-        tables = start + message.PREFIX_BYTES
+        tables = start + arrow_format.PREFIX_BYTES
         if max(places.nodes_at + 16 * self._nodes, places.buffers_at + 16 * self._buffers) > len(metadata):
             return "metadata of a batch are cut off"
         rows = places.rows
@@ -250,11 +249,11 @@ class SegmentFile:
         if rows < 1 or at < 0 or length < 8 * rows or at + length > places.body_bytes:
             return "a batch has no sequences"
         first, last = (_U64.unpack_from(self.data, body + at + 8 * row)[0] for row in (0, rows - 1))
-        return BatchPlace(
+        return BatchLocation(
             start, body, end, rows, first, last, tables + places.nodes_at, tables + places.buffers_at, start
         )
 
-    def _alike(self, last: BatchPlace) -> Iterator[BatchPlace]:
+    def _alike(self, last: BatchLocation) -> Iterator[BatchLocation]:
         """The batches behind one that was just found, as long as only numbers differ: nothing is walked."""
         places = self._places
         found = _native.batches_like(
@@ -268,9 +267,9 @@ class SegmentFile:
             seq=self._seq_buffer,
             sources=self._sources,
         )
-        return map(BatchPlace._make, found)
+        return map(BatchLocation._make, found)
 
-    def described(self, place: BatchPlace) -> tuple[BatchForm, Tensors]:
+    def described(self, place: BatchLocation) -> tuple[BatchLayout, TensorTable]:
         """The form of a batch, and what its rows say of their tensors. Unfit if that cannot be."""
         known = self._described
         if known is None or known[0] != place.like:

@@ -103,7 +103,7 @@ def _checksums(content: bytes | memoryview) -> npt.NDArray[np.uint32]:
     return _native.crc32c_each(content, starts, np.full(count, RECORD.itemsize - 4, np.uint64))
 
 
-class IndexWriter:
+class MetadataIndexWriter:
     """Appends to the index of one table file. What cannot be written now waits for the next time."""
 
     def __init__(self, table: Path) -> None:

@@ -12,31 +12,31 @@ import pyarrow.compute as pc
 from ..attributes import Extension, Metadata, describe
 from ..errors import CodecError
 from ..sbe import DataSourceMeta, decode
-from . import layout, versions
+from . import layout, metadata_index
+from .metadata_index import Kind, Records
 from .tables import placed_batches, read_batch
-from .versions import Kind, Records
 
 _COLUMNS: Final = ("receive_time_ns", "stream_id", "epoch", "kind", "message")
 _MOST_KEPT: Final = 4096
 Key = tuple[int, int, int]
 """Stream, epoch and version."""
-Told = tuple[Metadata, Extension | None] | None
+Version = tuple[Metadata, Extension | None] | None
 
 
-class Descriptions:
+class MetadataReader:
     """Read when a frame first asks, since most are never asked; then as they were until `forget`."""
 
     def __init__(self, root: Path) -> None:
-        self._directory = root / layout.TABLES_DIR / versions.INDEXED
+        self._directory = root / layout.TABLES_DIR / metadata_index.INDEXED
         self._files: dict[str, _File] = {}
         self._is_read = False
-        self._known: dict[Key, Told] = {}
+        self._known: dict[Key, Version] = {}
 
     def forget(self) -> None:
         """What was said since counts from now on."""
         self._is_read = False
 
-    def of(self, stream_id: int, epoch: int, version: int) -> Told:
+    def of(self, stream_id: int, epoch: int, version: int) -> Version:
         """The attributes, and how elements are carried, if they are; None for a version nobody described."""
         if not self._is_read:
             self._read()
@@ -56,9 +56,9 @@ class Descriptions:
             if file.read_on():
                 self._known.clear()
 
-    def _find(self, stream_id: int, epoch: int, version: int) -> Told:
+    def _find(self, stream_id: int, epoch: int, version: int) -> Version:
         found = [(file, one) for file in self._files.values() for one in file.of_version(stream_id, version)]
-        unsure: Told = None
+        unsure: Version = None
         # The last word counts; of those that were said in the same moment, the one that stands behind.
         for file, one in sorted(found, key=lambda told: int(told[1]["receive_time_ns"]))[::-1]:
             of = int(one["epoch"]) if one["has_epoch"] else self._announced(stream_id, one["receive_time_ns"])
@@ -81,7 +81,7 @@ class _File:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._size = self._index_at = self._read_to = 0
-        self.records: Records = np.empty(0, versions.RECORD)
+        self.records: Records = np.empty(0, metadata_index.RECORD)
         self._keys = np.empty(0, np.uint64)
 
     def read_on(self) -> bool:
@@ -93,20 +93,20 @@ class _File:
         if size == self._size:
             return False
         self._size = size
-        indexed, self._index_at = versions.read_index(self._path, self._index_at)
+        indexed, self._index_at = metadata_index.read_index(self._path, self._index_at)
         # What was read from the table itself is known.
         is_new = indexed["batch_start"] >= self._read_to
         is_reach = indexed["kind"] == Kind.REACH
-        new = [versions.chosen(indexed, is_new & ~is_reach)]
+        new = [metadata_index.chosen(indexed, is_new & ~is_reach)]
         reaches = indexed["batch_end"][is_reach]
         self._read_to = max(self._read_to, int(reaches.max(initial=0)))
         for batch, start, end in placed_batches(self._path, self._read_to):
-            new.append(versions.records_of(_rows(batch), start, end))
+            new.append(metadata_index.records_of(_rows(batch), start, end))
             self._read_to = end
-        more = versions.joined(new)
+        more = metadata_index.joined(new)
         if not len(more):
             return False
-        self.records = versions.joined([self.records, more])
+        self.records = metadata_index.joined([self.records, more])
         # Stream and version in one number.
         self._keys = self.records["stream_id"].astype(np.uint64) << np.uint64(32)
         self._keys |= self.records["meta_version"]
@@ -114,20 +114,20 @@ class _File:
 
     def of_version(self, stream_id: int, version: int) -> Records:
         """Where it says something of a version."""
-        found = versions.chosen(self.records, self._keys == np.uint64(stream_id << 32 | version))
-        return versions.chosen(found, found["kind"] == Kind.META)
+        found = metadata_index.chosen(self.records, self._keys == np.uint64(stream_id << 32 | version))
+        return metadata_index.chosen(found, found["kind"] == Kind.META)
 
     def announced(self, stream_id: int, until_ns: Any) -> Records:
         """The last announce of a stream up to a moment, if there is one."""
-        found = versions.chosen(self.records, self._keys >> np.uint64(32) == stream_id)
-        found = versions.chosen(
+        found = metadata_index.chosen(self.records, self._keys >> np.uint64(32) == stream_id)
+        found = metadata_index.chosen(
             found, (found["kind"] == Kind.ANNOUNCE) & (found["receive_time_ns"] <= until_ns)
         )
         # Times may go back where the clock was set.
         last: Records = found[np.argsort(found["receive_time_ns"], kind="stable")[-1:]]
         return last
 
-    def tell(self, one: Any) -> Told:
+    def tell(self, one: Any) -> Version:
         """What a record leads to; None if there is something else, or nothing: a crash may have taken it."""
         batch = read_batch(self._path, int(one["batch_start"]), int(one["batch_end"]))
         row = int(one["row"])
@@ -147,6 +147,6 @@ def _rows(batch: pa.RecordBatch) -> list[tuple[int, dict[str, Any]]]:
     """Rows that say something of a version, with their numbers. Blobs and links of traces are there too."""
     if not set(_COLUMNS) <= set(batch.schema.names):
         return []
-    chosen = np.flatnonzero(pc.is_in(batch.column("kind"), pa.array(versions.KINDS)).to_numpy(False))
+    chosen = np.flatnonzero(pc.is_in(batch.column("kind"), pa.array(metadata_index.KINDS)).to_numpy(False))
     rows = batch.select(_COLUMNS).take(pa.array(chosen)).to_pylist()
     return list(zip(chosen.tolist(), rows, strict=True))

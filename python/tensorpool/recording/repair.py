@@ -10,27 +10,26 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ...clock import SYSTEM_CLOCK
-from ...durable import make_directories, sync_directory
-from ...errors import CorruptRecording, NotARecording
-from .. import layout, manifest, manifest_writer
-from ..gaps import CORRUPT, Gap, explain, holes
-from ..manifest import DamagedManifest, Manifest
-from ..recover import Recovered, recover_stream
-from ..root import check_root, mark_root
-from ..rows import RowBlock
-from ..scan import SegmentFile
-from ..segment_writer import SegmentWriter
-from ..stream_lock import lock_stream
-from ..tables import TableWriter, read_gaps
-from .verify import Progress
+from ..clock import SYSTEM_CLOCK
+from ..durable import make_directories, sync_directory
+from ..errors import CorruptRecording, NotARecording
+from . import layout, manifest, manifest_store
+from .gaps import CORRUPT, Gap, classify_missing, find_holes
+from .inspect import Progress
+from .layout import check_root, create_root, lock_stream
+from .manifest import DamagedManifest, Manifest
+from .rows import RowBlock
+from .segment_file import SegmentFile
+from .segment_writer import SegmentWriter
+from .stream_writer import RecoveredSegment, recover_stream
+from .tables import TableWriter, read_gaps
 
 
 @dataclass(slots=True)
-class Repaired:
+class RepairResult:
     """What a repair did."""
 
-    recovered: list[Recovered] = field(default_factory=list)
+    recovered: list[RecoveredSegment] = field(default_factory=list)
     """Segments that were left open by a writer that died."""
     rewritten: list[Path] = field(default_factory=list)
     set_aside: list[Path] = field(default_factory=list)
@@ -43,7 +42,7 @@ class Repaired:
         return bool(self.recovered or self.rewritten or self.set_aside or self.is_manifest_new)
 
 
-def repair(root: str | os.PathLike[str], *, progress: Progress | None = None) -> Repaired:
+def repair(root: str | os.PathLike[str], *, progress: Progress | None = None) -> RepairResult:
     """Recovers open segments, takes damage out of sealed ones, makes a manifest that fits the files.
 
     Needs the locks of all streams, so it raises LockHeld while a writer is at work. Damaged originals are
@@ -51,10 +50,10 @@ def repair(root: str | os.PathLike[str], *, progress: Progress | None = None) ->
     """
     root = Path(root)
     check_root(root)
-    mark_root(root, created_ns=SYSTEM_CLOCK.wall_ns())
-    done = Repaired()
+    create_root(root, created_ns=SYSTEM_CLOCK.wall_ns())
+    done = RepairResult()
     known: Manifest | None = None
-    with manifest_writer.locked(root):
+    with manifest_store.locked(root):
         try:
             known = manifest.load(root)
         except DamagedManifest:
@@ -86,10 +85,10 @@ def repair(root: str | os.PathLike[str], *, progress: Progress | None = None) ->
                     "count": layout.signed(gap.count), "reason": gap.reason,
                 },
             )  # fmt: skip
-        with manifest_writer.locked(root):
+        with manifest_store.locked(root):
             # Rewritten segments have other sizes than the manifest says, so those are looked at again.
             before = _load(root)
-            after = manifest_writer.rebuild_locked(root, known=before)
+            after = manifest_store.rebuild_locked(root, known=before)
             if before is None or not np.array_equal(before.segments, after.segments):
                 done.is_manifest_new = True
     finally:
@@ -115,7 +114,7 @@ def _last_seq(known: Manifest | None, name: layout.SegmentName) -> int | None:
     return int(found["last_seq"][0]) if len(found) and found["rows"][0] else None
 
 
-def _repair_segment(root: Path, name: layout.SegmentName, last_seq: int | None, done: Repaired) -> None:
+def _repair_segment(root: Path, name: layout.SegmentName, last_seq: int | None, done: RepairResult) -> None:
     path = name.sealed(root)
     kept: list[tuple[RowBlock, npt.NDArray[np.intp]]] = []
     try:
@@ -161,14 +160,14 @@ def _lost(
     root: Path, name: layout.SegmentName, seqs: npt.NDArray[np.uint64], last_seq: int | None
 ) -> list[Gap]:
     """The sequences that the segment had and has no more."""
-    missing = holes(seqs, after=name.first_seq - 1) if len(seqs) else []
+    missing = find_holes(seqs, after=name.first_seq - 1) if len(seqs) else []
     end = int(seqs[-1]) if len(seqs) else name.first_seq - 1
     if last_seq is not None and end < last_seq:
         missing.append((end + 1, last_seq))
     declared = read_gaps(root, name.stream_id, name.epoch)
     return [
         Gap(name.stream_id, name.epoch, first, last - first + 1, CORRUPT)
-        for first, last, reason in explain(missing, declared, CORRUPT)
+        for first, last, reason in classify_missing(missing, declared, CORRUPT)
         if reason == CORRUPT
     ]
 

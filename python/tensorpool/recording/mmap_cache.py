@@ -45,7 +45,7 @@ def map_file(fd: int, path: Path) -> mmap.mmap:
     return found
 
 
-def keep_mappings(wanted: bool = True) -> None:
+def enable_cache(wanted: bool = True) -> None:
     """From now on mappings are kept; or no longer, and none is left."""
     global _keeps  # noqa: PLW0603  one address space a process
     _keeps = wanted
@@ -53,7 +53,7 @@ def keep_mappings(wanted: bool = True) -> None:
         _kept.clear()
 
 
-def forget_removed() -> None:
+def evict_removed() -> None:
     """Lets go of files that are gone, or have another name by now: a mapping would hold their disk space."""
     for identity, (path, _) in list(_kept.items()):
         try:

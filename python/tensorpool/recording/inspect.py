@@ -1,4 +1,7 @@
-"""Reads every byte of a recording and says what is not as it was written."""
+"""What is in a recording, in figures.
+
+Reads every byte of a recording and says what is not as it was written.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,97 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...errors import CorruptRecording, NotARecording
-from .. import layout, manifest
-from ..gaps import RecordingLedger
-from ..index import load_index
-from ..manifest import DamagedManifest, Kind
-from ..recording import Recording
-from ..root import check_root
-from ..rows import RowBlock
-from ..scan import SegmentFile
+from ..errors import CorruptRecording, NotARecording
+from . import layout, manifest
+from .gaps import RecordingLedger
+from .layout import check_root
+from .manifest import DamagedManifest, Kind
+from .manifest_store import load_index
+from .recording import Recording
+from .retention import LeaseClaim, read_leases
+from .rows import RowBlock
+from .segment_file import SegmentFile
+
+
+@dataclass(slots=True)
+class StreamInfo:
+    """One stream of a recording."""
+
+    stream_id: int
+    segments: int
+    open_segments: int
+    rows: int
+    size_bytes: int
+    first_time_ns: int | None
+    last_time_ns: int | None
+    ledgers: list[RecordingLedger] = field(default_factory=list)
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """Sequences that are not there, by reason."""
+        found: dict[str, int] = {}
+        for ledger in self.ledgers:
+            for reason, count in ledger.gaps.items():
+                found[reason] = found.get(reason, 0) + count
+        return found
+
+
+@dataclass(slots=True)
+class RecordingInfo:
+    """A recording as a whole."""
+
+    root: Path
+    version: int
+    streams: list[StreamInfo]
+    leases: list[LeaseClaim]
+
+    @property
+    def rows(self) -> int:
+        return sum(stream.rows for stream in self.streams)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(stream.size_bytes for stream in self.streams)
+
+
+def info(root: str | os.PathLike[str]) -> RecordingInfo:
+    """Figures of a recording, from the manifest; only segments that are open or have holes are looked at."""
+    recording = Recording(root)
+    streams = [_stream(recording, stream_id) for stream_id in recording.streams]
+    return RecordingInfo(recording.root, layout.VERSION, streams, read_leases(recording.root))
+
+
+def _stream(recording: Recording, stream_id: int) -> StreamInfo:
+    records = recording.segments[recording.segments["stream_id"] == stream_id]
+    ledgers = recording.ledger(stream_id)
+    is_open = records["kind"] == Kind.OPEN
+    sealed = records[~is_open & (records["rows"] > 0)]
+    first = int(sealed["first_time_ns"].min()) if len(sealed) else None
+    last = int(sealed["last_time_ns"].max()) if len(sealed) else None
+    size = int(records["size_bytes"].sum())
+    for record in records[is_open]:
+        name = layout.SegmentName(*(int(record[key]) for key in ("stream_id", "epoch", "first_seq")))
+        for path in (name.partial(recording.root), name.sealed(recording.root)):
+            if path.exists():
+                size += path.stat().st_size
+                break
+        for block, _ in recording.frames(
+            stream_id, epoch=name.epoch, seq=(name.first_seq, None), skip_damage=True
+        ).runs():
+            low, high = int(block.receive_time_ns.min()), int(block.receive_time_ns.max())
+            first = low if first is None else min(first, low)
+            last = high if last is None else max(last, high)
+    return StreamInfo(
+        stream_id=stream_id,
+        segments=len(records),
+        open_segments=int(is_open.sum()),
+        rows=sum(ledger.rows for ledger in ledgers),
+        size_bytes=size,
+        first_time_ns=first,
+        last_time_ns=last,
+        ledgers=ledgers,
+    )
+
 
 Progress = Callable[[int, int], None]
 
@@ -35,7 +120,7 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Verified:
+class VerifyResult:
     """What verifying found. A torn end of an open segment is a note: its writer may be at work."""
 
     rows: int = 0
@@ -50,11 +135,11 @@ class Verified:
         return not self.problems
 
 
-def verify(root: str | os.PathLike[str], *, progress: Progress | None = None) -> Verified:
+def verify(root: str | os.PathLike[str], *, progress: Progress | None = None) -> VerifyResult:
     """Checks every batch and every payload against its checksum, and the manifest against the files."""
     root = Path(root)
     check_root(root)
-    found = Verified()
+    found = VerifyResult()
     listed = _check_manifest(root, found)
     names = _names(root)
     sizes = [_size(root, name) for name, _ in names]
@@ -101,7 +186,7 @@ def _size(root: Path, name: layout.SegmentName) -> int:
     return 0
 
 
-def _check_manifest(root: Path, found: Verified) -> dict[layout.SegmentName, tuple[int, int]] | None:
+def _check_manifest(root: Path, found: VerifyResult) -> dict[layout.SegmentName, tuple[int, int]] | None:
     """Segment → (kind, rows) as the manifest has them; None if it cannot be used."""
     try:
         manifest.load(root)
@@ -115,7 +200,9 @@ def _check_manifest(root: Path, found: Verified) -> dict[layout.SegmentName, tup
     return {manifest.name_of(one): (int(one["kind"]), int(one["rows"])) for one in load_index(root).segments}
 
 
-def _check_segment(root: Path, name: layout.SegmentName, is_sealed: bool, rows: int, found: Verified) -> None:
+def _check_segment(
+    root: Path, name: layout.SegmentName, is_sealed: bool, rows: int, found: VerifyResult
+) -> None:
     path = name.sealed(root) if is_sealed else name.partial(root)
     try:
         file = SegmentFile(path)
