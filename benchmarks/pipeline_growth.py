@@ -190,9 +190,8 @@ def _rows(root: Path, streams: int, first: int, last: int) -> Iterator[Any]:
     """What a micro-batch of Spark's source would have: the same stretch of every stream."""
     import pyarrow as pa
 
-    from tensorpool.spark.batch_reader import FrameReader
-    from tensorpool.spark.columns import spark_schema
-    from tensorpool.spark.options import READ, Options
+    from tensorpool.spark.options import READ, Options, spark_schema
+    from tensorpool.spark.reader import FrameReader
 
     def places(seq: int) -> str:
         ids = range(_FIRST_STREAM, _FIRST_STREAM + streams)

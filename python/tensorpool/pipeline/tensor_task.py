@@ -96,7 +96,7 @@ def _chosen(batch: pa.RecordBatch, stream_id: int, item: dict[str, Any]) -> pa.R
 
 def statistics_of(item: dict[str, Any]) -> dict[str, Any]:
     """The work of one task of `gold/statistics`."""
-    from ..spark.tensors.summaries import figures
+    from ..spark.tensors.functions import figures
 
     names = ("min", "max", "mean", "std", "nan_count")
     table = schemas.statistics()
@@ -204,10 +204,10 @@ def _derived(call: Function, item: dict[str, Any]) -> Iterator[tuple[Tensor, npt
 
 def _frame(tensor: Tensor, array: npt.NDArray[Any], target: int | None) -> Any:
     from ..recording.layout import unsigned
-    from ..spark.incoming import Frame
+    from ..spark.staging import IncomingFrame
 
     row = tensor.row
-    return Frame(
+    return IncomingFrame(
         stream_id=row["stream_id"] if target is None else target,
         epoch=unsigned(row["epoch"]),
         seq=unsigned(row["seq"]),

@@ -15,7 +15,7 @@ try:
 except ImportError as error:
     raise MissingPackage("Spark is not installed: pip install 'aeron-tensorpool[spark]'") from error
 
-from .lag import lag
+from .offsets import lag
 from .source import TensorPoolSource
 
 if TYPE_CHECKING:

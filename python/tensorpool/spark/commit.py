@@ -3,6 +3,11 @@
 `_sinks/<query>/state.json` has the last batch that is in, and of one that is being written where its streams
 stood before. A crash leaves a part of a batch: when Spark sends the batch again, frames that got in are
 passed over (see `recovery`).
+
+Which rows of a batch an earlier attempt at it has recorded, before it was cut short.
+
+An attempt writes under the stream's lock, so its frames lie right behind where the stream stood before. What
+follows them may be someone else's: another query, a recorder. So the bytes decide, and not the count.
 """
 
 from __future__ import annotations
@@ -10,20 +15,66 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import _native
 from ..durable import replace_file, write_errors
 from ..errors import InvalidFrames, LockHeld
-from ..recording import FrameBatch, RecordingWriter
+from ..recording import Cursor, FrameBatch, Recording, RecordingWriter
 from ..recording.layout import ALIGNMENT
-from .recovery import End, recorded_rows
 from .staging import NO_SEQ, discard, load, query_dir
+
+End = tuple[int, int] | None
+"""Epoch and sequence of a stream's last frame."""
+Mark = tuple[int, int, int, int]
+"""Epoch, sequence, bytes and checksum of a frame; the first two are 0 where the sink numbers frames."""
+
+
+def recorded_rows(
+    root: Path, rows: Any, payloads: Any, before: End, end: End, *, has_numbers: bool
+) -> npt.NDArray[np.bool_]:
+    """Which of a stream's staged rows are in the recording, behind `before`."""
+    if end is None or end == before or not len(rows):
+        return np.zeros(len(rows), bool)
+    marks = [_mark(row, payloads, has_numbers) for row in rows]
+    found = _leading(root, int(rows["stream_id"][0]), before, Counter(marks), has_numbers)
+    is_in = np.zeros(len(rows), bool)
+    for number, mark in enumerate(marks):
+        if found[mark]:
+            found[mark] -= 1
+            is_in[number] = True
+    return is_in
+
+
+def _mark(row: Any, payloads: Any, has_numbers: bool) -> Mark:
+    at, size = int(row["at"]), int(row["payload_bytes"])
+    crc = _native.crc32c(payloads[int(row["task"])][at : at + size])
+    return (int(row["epoch"]), int(row["seq"]), size, crc) if has_numbers else (0, 0, size, crc)
+
+
+def _leading(
+    root: Path, stream_id: int, before: End, wanted: Counter[Mark], has_numbers: bool
+) -> Counter[Mark]:
+    """The frames behind `before` that are wanted, up to the first that is not."""
+    found: Counter[Mark] = Counter()
+    after = None if before is None else Cursor(stream_id, *before)
+    for _, frames in Recording(root).by_segment(stream_id, after=after):
+        for block, rows in frames.runs():
+            for row in rows:
+                place = (block.epoch, int(block.seq[row])) if has_numbers else (0, 0)
+                mark = (*place, int(block.payload_bytes[row]), int(block.crc32c[row]))
+                if found[mark] >= wanted[mark]:
+                    return found
+                found[mark] += 1
+    return found
+
 
 T = TypeVar("T")
 _STATE: Final = "state.json"
@@ -70,7 +121,9 @@ def commit(
     directory = query_dir(root, key)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     # The commit of a Spark that was killed may still be at work: it finishes first, or dies.
-    lock = _patiently(lambda: _native.FileLock(directory / _LOCK, f"process {os.getpid()} (commit)"), busy_ns)
+    lock = _wait_for_lock(
+        lambda: _native.FileLock(directory / _LOCK, f"process {os.getpid()} (commit)"), busy_ns
+    )
     try:
         path = directory / _STATE
         state = SinkState.load(path)
@@ -103,7 +156,7 @@ def _record(
     payloads = {int(one["task"][0]): payload for one, payload in staged}
     streams = [int(stream) for stream in np.unique(index["stream_id"])]
     written = 0
-    with _patiently(lambda: _writer_of(root, key, streams), busy_ns) as writer:
+    with _wait_for_lock(lambda: _writer_of(root, key, streams), busy_ns) as writer:
         ends = {stream: writer.last(stream) for stream in streams}
         if state.writing != batch_id:
             state.writing, state.before = batch_id, ends
@@ -129,7 +182,7 @@ def _writer_of(root: Path, key: str, streams: Sequence[int]) -> RecordingWriter:
     return writer
 
 
-def _patiently(attempt: Callable[[], T], patience_ns: int) -> T:
+def _wait_for_lock(attempt: Callable[[], T], patience_ns: int) -> T:
     """Waits while someone else has it."""
     deadline = time.monotonic_ns() + patience_ns
     while True:

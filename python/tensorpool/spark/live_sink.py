@@ -23,9 +23,9 @@ from ..context import Context
 from ..context import open as open_context
 from ..errors import AttachError, MediaDriverError, ServiceError, StreamBusy
 from ..recording.tensors import as_array
-from .incoming import Frame, frames_of
 from .options import Options
 from .sink import task
+from .staging import IncomingFrame, frames_of
 
 # Passes by itself: the readers catch up, the lease comes back.
 _AGAIN = (Outcome.BACK_PRESSURED, Outcome.DETACHED, Outcome.SLOT_CLAIMED, Outcome.CLOSED)
@@ -103,7 +103,7 @@ def _producer(context: Context, stream_id: int, options: Options) -> Producer:
         time.sleep(0.05)
 
 
-def _offer(producer: Producer, frame: Frame, trace_id: int, patience_ns: int) -> None:
+def _offer(producer: Producer, frame: IncomingFrame, trace_id: int, patience_ns: int) -> None:
     array = as_array(frame.data, frame.dtype, frame.shape, frame.strides, frame)
     deadline = time.monotonic_ns() + patience_ns
     while True:
@@ -122,7 +122,7 @@ def _outcome(offered: Any) -> Outcome:
     return Outcome(getattr(offered, "outcome", offered))
 
 
-def trace_of(frame: Frame, number: int, key: str | None = None) -> int:
+def trace_of(frame: IncomingFrame, number: int, key: str | None = None) -> int:
     """The row's own trace id, or one that is the same whenever this row of this query is published."""
     if frame.trace_id:
         return frame.trace_id

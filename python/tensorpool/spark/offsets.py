@@ -2,15 +2,20 @@
 
 In the checkpoint they are JSON, `{"10000": {"epoch": "1", "seq": "500"}}`. They name epoch and sequence and
 no file, so they stay valid over restarts, rotation and retention. Pure.
+
+How far a streaming query is behind its recording.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
     from ..recording import Cursor
 
 _LAST_SEQ: Final = (1 << 64) - 1
@@ -66,11 +71,48 @@ def from_json(value: Mapping[str, Any]) -> Offsets:
         raise ValueError(f"the checkpoint holds offsets that tensorpool did not write: {error}") from None
 
 
-def furthest(one: Offsets, other: Offsets) -> Offsets:
+def latest_of(one: Offsets, other: Offsets) -> Offsets:
     """Of each stream the later place: a source never goes back."""
     return {stream: max(one.get(stream, START), other.get(stream, START)) for stream in {*one, *other}}
 
 
-def bounded(offsets: Offsets, by: Offsets) -> Offsets:
+def limit_to(offsets: Offsets, by: Offsets) -> Offsets:
     """Of each stream in `by` the earlier place; other streams are left out."""
     return {stream: min(offsets[stream], by[stream]) for stream in offsets if stream in by}
+
+
+def lag(query: StreamingQuery) -> dict[int, int]:
+    """Stream → sequences that are recorded and not read yet, by the query's last progress.
+
+    Of a stream that has gone on to a later epoch, what is left of the epochs before is not counted.
+    """
+    found: dict[int, int] = {}
+    progress = query.lastProgress
+    for source in _sources(progress):
+        # Offsets of other sources have another form, and none of these places.
+        end, latest = _places(_get(source, "endOffset")), _places(_get(source, "latestOffset"))
+        for stream, place in latest.items():
+            read = end.get(stream, START)
+            if place.epoch == read.epoch:
+                found[stream] = max(place.seq - read.seq, 0)
+            else:
+                found[stream] = place.seq if place > read else 0
+    return found
+
+
+def _sources(progress: Any) -> list[Any]:
+    return list(_get(progress, "sources") or []) if progress is not None else []
+
+
+def _get(value: Any, name: str) -> Any:
+    # A progress is a dictionary or an object, by version and kind of session.
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def _places(value: Any) -> Offsets:
+    if isinstance(value, str):
+        value = json.loads(value)
+    try:
+        return from_json(value) if isinstance(value, Mapping) else {}
+    except ValueError:
+        return {}

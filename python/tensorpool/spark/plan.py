@@ -2,24 +2,84 @@
 
 Everything comes from the manifest and from at most two segments a stream, those where a micro-batch begins
 and ends: planning does not grow with the recording. Runs in Spark's planning process, one thread.
+
+How a micro-batch's rows and bytes are shared among streams. Pure.
+
+Tries again what the disk refused: an exception in Spark's planning ends a query for good.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from ..errors import CorruptRecording, FrameNotRecorded
+from ..clock import SYSTEM_CLOCK, Clock
+from ..errors import CorruptRecording, FrameNotRecorded, RecordingError
 from ..recording import Cursor, Gap, Recording
 from ..recording.manifest import Kind, Records, name_of
 from ..recording.rows import RowBlock
-from .limits import Budget, shares
 from .offsets import START, Offsets, Position
+
+_NO_LIMIT = 1 << 62
+
+
+@dataclass(slots=True)
+class Budget:
+    """What one stream may still add to a micro-batch."""
+
+    rows: int = _NO_LIMIT
+    bytes: int = _NO_LIMIT
+    taken: int = 0
+
+    def fitting(self, sizes: Any) -> int:
+        """How many frames fit, given their running sizes. The first frame always does: it has to get on."""
+        count = min(self.rows, int(np.searchsorted(sizes, self.bytes, "right")), len(sizes))
+        return max(count, 0 if self.taken else 1)
+
+    def take(self, rows: int, size: int) -> None:
+        self.rows -= rows
+        self.bytes -= size
+        self.taken += rows
+
+
+def shares(
+    waiting: Mapping[int, tuple[int, int]], *, max_rows: int | None, max_bytes: int | None, turn: int
+) -> dict[int, Budget]:
+    """A budget for each stream, in proportion to what waits in it; `waiting` is stream → (rows, bytes).
+
+    Every stream gets one row at least. If there are fewer rows than streams, `turn` says who is first.
+    """
+    streams = sorted(waiting)
+    if max_rows is not None and max_rows < len(streams):
+        first = turn % len(streams)
+        streams = (streams[first:] + streams[:first])[:max_rows]
+    found = {stream: Budget() for stream in streams}
+    if max_rows is not None:
+        parts = _proportional([waiting[stream][0] for stream in streams], max_rows)
+        for stream, rows in zip(streams, parts, strict=True):
+            found[stream].rows = rows
+    if max_bytes is not None:
+        total = sum(waiting[stream][1] for stream in streams)
+        for stream in streams:
+            found[stream].bytes = max_bytes * waiting[stream][1] // max(total, 1)
+    return found
+
+
+def _proportional(weights: list[int], total: int) -> list[int]:
+    """Whole numbers of at least one with this sum, as near to the proportions as they come."""
+    spare, whole = total - len(weights), max(sum(weights), 1)
+    parts = [1 + spare * weight // whole for weight in weights]
+    order = sorted(range(len(weights)), key=lambda i: -(spare * weights[i] % whole))
+    for number in range(total - sum(parts)):
+        parts[order[number % len(order)]] += 1
+    return parts
+
 
 _LOOK_AHEAD: Final = 256
 _LEAST_TASK_BYTES: Final = 64 << 20
@@ -372,3 +432,35 @@ def _take(
 def _turn(start: Offsets) -> int:
     """A number that changes from batch to batch, the same when a batch is planned again."""
     return sum(place.seq for place in start.values())
+
+
+T = TypeVar("T")
+_LOG: Final = logging.getLogger(__name__)
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 2.0
+
+
+def retry(
+    work: Callable[[], T],
+    *,
+    timeout_ns: int,
+    pause: Callable[[float], None],
+    final: tuple[type[Exception], ...] = (),
+    clock: Clock = SYSTEM_CLOCK,
+) -> T:
+    """What `work` gives, once it gives something. After `timeout_ns` its last error is raised, and at once if
+    it is a `final` one: no use in asking again.
+    """
+    deadline = clock.monotonic_ns() + timeout_ns
+    wait = _FIRST_PAUSE_S
+    while True:
+        try:
+            return work()
+        except final:
+            raise
+        except (OSError, RecordingError) as error:
+            if clock.monotonic_ns() >= deadline:
+                raise
+            _LOG.warning("planning failed, trying again: %s", error)
+        pause(wait)
+        wait = min(2 * wait, _LONGEST_PAUSE_S)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .option_table import TABLE
+from .options import TABLE
 
 
 def options_page() -> str:

@@ -23,9 +23,9 @@ from ..errors import ConfigError
 from ..recording.layout import create_root
 from . import staging
 from .commit import commit
-from .incoming import check_incoming, frames_of
 from .options import Options
-from .worker import settle
+from .staging import check_incoming, frames_of
+from .worker import tune_worker
 
 # Spark's own names for what identifies a micro-batch inside a task.
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -87,7 +87,7 @@ class RecordingBatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         options = self._options
         name, rows = staging.stage(Path(options.path), self._key, 0, task()[2], frames_of(iterator, options))
-        settle()
+        tune_worker()
         return Staged(self._key, name, rows)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -110,7 +110,7 @@ class RecordingStreamWriter(DataSourceStreamArrowWriter):
         if key is None:
             raise ConfigError("the task belongs to no streaming query; Spark 4.1 or newer is needed")
         name, rows = staging.stage(Path(options.path), key, batch, number, frames_of(iterator, options))
-        settle()
+        tune_worker()
         return Staged(key, name, rows)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

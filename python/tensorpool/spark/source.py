@@ -11,8 +11,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from .columns import spark_schema
-from .options import READ, STREAM, STREAM_WRITE, WRITE, Options, is_for
+from .options import READ, STREAM, STREAM_WRITE, WRITE, Options, is_for, spark_schema
 
 # Spark hands its own options over with ours.
 _SPARKS = frozenset({"checkpointlocation", "queryname"})
@@ -34,17 +33,17 @@ class TensorPoolSource(DataSource):
         return spark_schema(Options(given, STREAM if _is_only_for_streams(given) else READ))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from .batch_reader import FrameReader
+        from .reader import FrameReader
 
         return FrameReader(self._options(READ), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = self._options(STREAM)
         if options.is_live:
-            from .live_reader import LiveReader
+            from .live_source import LiveReader
 
             return LiveReader(options, schema)
-        from .stream_reader import FrameStreamReader
+        from .reader import FrameStreamReader
 
         return FrameStreamReader(options, schema)
 

@@ -2,6 +2,8 @@
 
 Below `_sinks/<query>/` of the recording, one directory for each attempt of a task. An attempt that failed
 leaves one that no message names; the next commit removes it.
+
+Rows that are to be written, as Spark hands them over: which columns count, and one row as a frame.
 """
 
 from __future__ import annotations
@@ -9,17 +11,166 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from ..durable import write_all, write_errors
+from ..errors import ConfigError
 from ..recording import NO_TIMESTAMP, NO_TRACE
-from ..recording.layout import aligned
-from ..recording.tensors import MAX_DIMS, NUMBERS, ORDER_NUMBERS
-from .incoming import Frame
+from ..recording.layout import aligned, unsigned
+from ..recording.tensors import ITEM_BYTES, MAX_DIMS, NUMBERS, ORDER_NUMBERS
+from ..runtime.config.config import nearest
+from .options import Options
+from .tensors.rows import check
+from .tensors.segments import Segments
+
+__all__ = ["INDEX", "NO_SEQ", "SINKS_DIR", "discard", "load", "query_dir", "stage"]
+
+_KINDS: Final[dict[str, tuple[str, ...]]] = {
+    "stream_id": ("bigint", "int"),
+    "epoch": ("bigint", "int"),
+    "seq": ("bigint", "int"),
+    "timestamp_ns": ("bigint",),
+    "publish_timestamp_ns": ("bigint",),
+    "receive_time_ns": ("bigint",),
+    "meta_version": ("bigint", "int"),
+    "trace_id": ("bigint",),
+    "dtype": ("string",),
+    "shape": ("array<int>", "array<bigint>"),
+    "strides": ("array<bigint>", "array<int>"),
+    "major_order": ("string",),
+    "payload_bytes": ("bigint",),
+    "crc32c": ("bigint",),
+    "segment": ("string",),
+    "payload_offset": ("bigint",),
+    "payload": ("binary",),
+}
+
+
+def check_incoming(schema: StructType, options: Options) -> None:
+    """Says what is wrong with the columns before anything runs."""
+    kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
+    for name, kind in kinds.items():
+        if name not in _KINDS:
+            if name.startswith("gap_"):
+                raise ConfigError(
+                    "gap rows are not written: df.where('gap_count is null').drop('gap_count', 'gap_reason')"
+                )
+            near = nearest(name, _KINDS)
+            hint = (
+                f"did you mean {near}?" if near else f"df.drop({name!r}), or write one of {', '.join(_KINDS)}"
+            )
+            raise ConfigError(f"a frame has no column {name}; {hint}")
+        if kind not in _KINDS[name]:
+            raise ConfigError(f"column {name} has to be {_KINDS[name][0]}, not {kind}")
+    if "payload" not in kinds and not {"segment", "payload_offset", "payload_bytes"} <= kinds.keys():
+        raise ConfigError(
+            "there is nothing to write: a column payload (binary) is needed, or rows read with payload=ref"
+        )
+    if "stream_id" not in kinds and options["stream"] is None:
+        raise ConfigError("which stream? Give a column stream_id, or option stream")
+    if ("seq" in kinds) != ("epoch" in kinds) and "seq" in kinds and options["epoch"] is None:
+        raise ConfigError("rows have seq and no epoch: give both, or option epoch, or neither")
+
+
+@dataclass(slots=True)
+class IncomingFrame:
+    """One row to be written. `seq` is None where the sink numbers the frames itself."""
+
+    stream_id: int
+    epoch: int | None
+    seq: int | None
+    timestamp_ns: int
+    publish_timestamp_ns: int | None
+    receive_time_ns: int
+    meta_version: int
+    trace_id: int | None
+    dtype: str
+    shape: list[int]
+    strides: list[int]
+    major_order: str
+    data: memoryview
+
+    def __str__(self) -> str:
+        return f"stream {self.stream_id}, epoch {self.epoch}, frame {self.seq}"
+
+
+def frames_of(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[IncomingFrame]:
+    """The rows, one after the other. What they do not say has a default; what cannot be is an error."""
+    segments = Segments()
+    for batch in batches:
+        listed = {name: batch.column(name).to_pylist() for name in batch.schema.names if name != "payload"}
+        payload = batch.column("payload") if "payload" in batch.schema.names else None
+        now_ns = time.time_ns()
+        for number in range(len(batch)):
+            row = {name: values[number] for name, values in listed.items()}
+            yield _frame(row, None if payload is None else payload[number], segments, options, now_ns)
+
+
+def _frame(
+    row: dict[str, Any], payload: Any, segments: Segments, options: Options, now_ns: int
+) -> IncomingFrame:
+    def number(name: str, default: int | None) -> int | None:
+        value = row.get(name)
+        return default if value is None else unsigned(int(value))
+
+    where = (
+        f"stream {row.get('stream_id', options['stream'])}, epoch {row.get('epoch')}, frame {row.get('seq')}"
+    )
+    if payload is not None and payload.is_valid:
+        data = memoryview(payload.as_buffer())
+        if row.get("payload_bytes") is not None:
+            data = data[: row["payload_bytes"]]
+    elif row.get("segment") is not None:
+        data = segments.read(row["segment"], row["payload_offset"], row["payload_bytes"])
+        if row.get("crc32c") is not None:
+            check(data, row["crc32c"], where, row["segment"])
+    else:
+        raise ValueError(f"{where}: the row has no payload")
+    dtype = row.get("dtype") or "uint8"
+    if dtype not in NUMBERS:
+        raise ValueError(f"{where}: element type {dtype!r} is none of {', '.join(NUMBERS)}")
+    item = int(ITEM_BYTES[NUMBERS[dtype]])
+    shape = [len(data) // item] if row.get("shape") is None else list(row["shape"])
+    order = row.get("major_order") or "row"
+    if order not in ORDER_NUMBERS or not 1 <= len(shape) <= MAX_DIMS:
+        raise ValueError(f"{where}: a tensor has 1 to {MAX_DIMS} dimensions in row or column order")
+    strides = contiguous(shape, item, order) if row.get("strides") is None else list(row["strides"])
+    stream = number("stream_id", options["stream"])
+    if stream is None:
+        raise ValueError(f"{where}: stream_id is null")
+    return IncomingFrame(
+        stream_id=stream,
+        epoch=number("epoch", options["epoch"]),
+        seq=number("seq", None),
+        timestamp_ns=number("timestamp_ns", now_ns) or 0,
+        publish_timestamp_ns=number("publish_timestamp_ns", None),
+        receive_time_ns=row.get("receive_time_ns") or now_ns,
+        meta_version=number("meta_version", 0) or 0,
+        trace_id=number("trace_id", None),
+        dtype=dtype,
+        shape=shape,
+        strides=strides,
+        major_order=order,
+        data=data,
+    )
+
+
+def contiguous(shape: list[int], item: int, order: str) -> list[int]:
+    """Strides of a tensor without holes."""
+    steps, step = [], item
+    for size in reversed(shape) if order == "row" else shape:
+        steps.append(step)
+        step *= max(size, 1)
+    return steps[::-1] if order == "row" else steps
+
 
 SINKS_DIR: Final = "_sinks"
 NO_SEQ: Final = (1 << 64) - 1
@@ -54,7 +205,7 @@ def query_dir(root: Path, key: str) -> Path:
     return root / SINKS_DIR / key
 
 
-def stage(root: Path, key: str, batch_id: int, task: int, frames: Iterable[Frame]) -> tuple[str, int]:
+def stage(root: Path, key: str, batch_id: int, task: int, frames: Iterable[IncomingFrame]) -> tuple[str, int]:
     """Writes a task's frames; gives the name of their directory and how many there are."""
     directory = query_dir(root, key) / f"{batch_id}-{task}-{secrets.token_hex(4)}"
     directory.mkdir(mode=0o700, parents=True)
@@ -78,7 +229,7 @@ def stage(root: Path, key: str, batch_id: int, task: int, frames: Iterable[Frame
     return directory.name, len(rows)
 
 
-def _row(frame: Frame, at: int, size: int, task: int) -> tuple[Any, ...]:
+def _row(frame: IncomingFrame, at: int, size: int, task: int) -> tuple[Any, ...]:
     filler = (0,) * (MAX_DIMS - len(frame.shape))
     return (
         frame.stream_id,
@@ -120,6 +271,3 @@ def discard(root: Path, key: str, *, up_to: int | None = None, only: Iterable[st
                 names.add(path.name)
     for name in names:
         shutil.rmtree(directory / name, ignore_errors=True)
-
-
-__all__ = ["INDEX", "NO_SEQ", "SINKS_DIR", "discard", "load", "query_dir", "stage"]

@@ -12,7 +12,7 @@ _DAEMON: Final = "pyspark.daemon"
 _is_settled = False
 
 
-def settle() -> None:
+def tune_worker() -> None:
     """Called when a task ends. A process that is not the daemon's child is left alone.
 
     Once a process, what is loaded by now is taken out of garbage collection: Spark's daemon collects garbage

@@ -18,9 +18,8 @@ from tensorpool import recording
 from tensorpool.pipeline import bronze, declarative, definition, layout, marker
 from tensorpool.pipeline.engine import Engine
 from tensorpool.pipeline.tasks import LocalTasks
-from tensorpool.spark.batch_reader import FrameReader
-from tensorpool.spark.columns import spark_schema
-from tensorpool.spark.options import READ, Options
+from tensorpool.spark.options import READ, Options, spark_schema
+from tensorpool.spark.reader import FrameReader
 from tests import leaks
 from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
 

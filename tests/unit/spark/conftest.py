@@ -13,10 +13,8 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from tensorpool import recording
-from tensorpool.spark.batch_reader import FrameReader
-from tensorpool.spark.columns import spark_schema
-from tensorpool.spark.options import READ, STREAM, Options
-from tensorpool.spark.stream_reader import FrameStreamReader
+from tensorpool.spark.options import READ, STREAM, Options, spark_schema
+from tensorpool.spark.reader import FrameReader, FrameStreamReader
 
 # Its threads, if it has any, start now: before the first snapshot of a leak check.
 pa.table({"a": [1]}).column(0).to_pylist()

@@ -12,12 +12,11 @@ import pytest
 from tensorpool import _native
 from tensorpool.errors import MediaDriverUnavailable
 from tensorpool.recording.tensors import as_array
-from tensorpool.spark import listeners
-from tensorpool.spark.columns import arrow_schema, spark_schema
-from tensorpool.spark.incoming import Frame as Row
-from tensorpool.spark.live_reader import LiveReader, LiveRows, listen
+from tensorpool.spark import live_source
 from tensorpool.spark.live_sink import trace_of
-from tensorpool.spark.options import STREAM, Options
+from tensorpool.spark.live_source import LiveReader, LiveRows, listen
+from tensorpool.spark.options import STREAM, Options, arrow_schema, spark_schema
+from tensorpool.spark.staging import IncomingFrame as Row
 from tests.unit.spark.conftest import tensor
 
 
@@ -100,7 +99,7 @@ def test_where_there_is_no_pool_it_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     def refuse(*_: object, **__: object) -> None:
         raise MediaDriverUnavailable("no answer", aeron_dir="/nowhere")
 
-    monkeypatch.setattr(listeners, "open_context", refuse)
+    monkeypatch.setattr(live_source, "open_context", refuse)
     with pytest.raises(RuntimeError, match="the executor's own host"):
         list(listen(7, live(), arrow_schema(spark_schema(live()))))
 
@@ -120,14 +119,14 @@ def test_a_consumer_is_kept_for_the_next_micro_batch_and_then_let_go(
         made.append((Closable(), Closable()))
         return made[-1]
 
-    monkeypatch.setattr(listeners, "_open", open_)
-    monkeypatch.setattr(listeners, "_keeper", object())
+    monkeypatch.setattr(live_source, "_open", open_)
+    monkeypatch.setattr(live_source, "_keeper", object())
     for _ in range(2):
-        with listeners.listening(7, "/somewhere") as consumer:
-            listeners.forget(before=float("inf"))
+        with live_source.live_consumer(7, "/somewhere") as consumer:
+            live_source.close_idle(before=float("inf"))
             assert id(consumer) == id(made[0][1]), "one that is in use is not let go"
     assert len(made) == 1
-    listeners.forget(before=float("inf"))
+    live_source.close_idle(before=float("inf"))
     assert made[0][0].closed
     assert made[0][1].closed
 

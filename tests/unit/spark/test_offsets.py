@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorpool.spark import offsets
-from tensorpool.spark.limits import Budget, shares
 from tensorpool.spark.offsets import START, Position
+from tensorpool.spark.plan import Budget, shares
 
 places = st.builds(Position, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
 
@@ -38,8 +38,8 @@ def test_a_checkpoint_of_something_else_is_refused(text: str) -> None:
 
 def test_streams_never_go_back_and_unknown_ones_begin_at_the_start() -> None:
     one, other = {1: Position(1, 5)}, {1: Position(1, 3), 2: Position(2, 0)}
-    assert offsets.furthest(one, other) == {1: Position(1, 5), 2: Position(2, 0)}
-    assert offsets.bounded(other, {1: Position(1, 1)}) == {1: Position(1, 1)}
+    assert offsets.latest_of(one, other) == {1: Position(1, 5), 2: Position(2, 0)}
+    assert offsets.limit_to(other, {1: Position(1, 1)}) == {1: Position(1, 1)}
     assert Position(0, 0) == START
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from tensorpool.errors import ConfigError
 from tensorpool.spark.offsets import Position
-from tensorpool.spark.option_table import TABLE
-from tensorpool.spark.options import READ, STREAM, STREAM_WRITE, WRITE, Options
+from tensorpool.spark.options import READ, STREAM, STREAM_WRITE, TABLE, WRITE, Options
 from tensorpool.spark.reference import options_page
 
 

@@ -33,11 +33,11 @@ def everything(streams: dict[int, Any]) -> set[tuple[int, int, int]]:
 
 def seen_between(path: Path, start: Offsets, end: Offsets, **cut: Any) -> list[tuple[int, int, int]]:
     """The frames of a micro-batch, read as its tasks would."""
-    from tensorpool.spark.columns import arrow_schema, spark_schema
-    from tensorpool.spark.scan import RangeScan, ScanTerms
+    from tensorpool.spark.options import arrow_schema, spark_schema
+    from tensorpool.spark.scan import RangeScan, ScanOptions
     from tests.unit.spark.conftest import options
 
-    terms = ScanTerms(str(path), "none", 1 << 20, False, True)
+    terms = ScanOptions(str(path), "none", 1 << 20, False, True)
     schema = arrow_schema(spark_schema(options(path, payload="none")))
     ranges = Planner(str(path), None).ranges(
         start,

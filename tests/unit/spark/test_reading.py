@@ -12,8 +12,8 @@ from pyspark.sql.types import LongType, StringType, StructType
 from tensorpool import recording
 from tensorpool.errors import ConfigError, CorruptRecording, NotARecording
 from tensorpool.spark import tensors
-from tensorpool.spark.batch_reader import FrameReader
-from tensorpool.spark.columns import spark_schema
+from tensorpool.spark.options import spark_schema
+from tensorpool.spark.reader import FrameReader
 from tests.unit.spark.conftest import (
     STREAM_ID,
     add,

@@ -17,10 +17,9 @@ from tensorpool import _native, recording
 from tensorpool.errors import ConfigError, InvalidFrames, LockHeld, NotARecording
 from tensorpool.spark import commit as committing
 from tensorpool.spark.commit import commit
-from tensorpool.spark.incoming import check_incoming, frames_of
 from tensorpool.spark.options import STREAM_WRITE, WRITE, Options
 from tensorpool.spark.sink import make_writer
-from tensorpool.spark.staging import SINKS_DIR, stage
+from tensorpool.spark.staging import SINKS_DIR, check_incoming, frames_of, stage
 from tests.unit.spark.conftest import STREAM_ID, batch_reader, tensor, write
 
 KEY = "0d8a-query"

@@ -16,11 +16,10 @@ from tensorpool.clock import ManualClock
 from tensorpool.errors import CorruptRecording, NotARecording
 from tensorpool.recording import read_leases
 from tensorpool.spark import plan
-from tensorpool.spark.hold import Hold
-from tensorpool.spark.lag import lag
-from tensorpool.spark.offsets import Position
-from tensorpool.spark.retry import retried
-from tensorpool.spark.stream_reader import FrameStreamReader
+from tensorpool.spark.lease_hold import RenewingLease
+from tensorpool.spark.offsets import Position, lag
+from tensorpool.spark.plan import retry
+from tensorpool.spark.reader import FrameStreamReader
 from tests.unit.spark.conftest import STREAM_ID, add, half_of, rows_of, write
 
 Make = Callable[..., FrameStreamReader]
@@ -158,7 +157,7 @@ def test_a_lease_that_cannot_be_had_does_not_keep_anyone_from_reading(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr("tensorpool.spark.hold.ReaderLease", refuse)
+    monkeypatch.setattr("tensorpool.spark.lease_hold.ReaderLease", refuse)
     reader = stream_reader(root)
     assert taken(reader, reader.initialOffset(), place(5)) == list(range(5))
 
@@ -199,7 +198,7 @@ def test_trying_again_ends_with_the_error_when_time_is_up() -> None:
         raise OSError("gone")
 
     with pytest.raises(OSError, match="gone"):
-        retried(work, timeout_ns=10_000_000_000, pause=pause, clock=clock)
+        retry(work, timeout_ns=10_000_000_000, pause=pause, clock=clock)
     assert 10 <= sum(pauses) < 13
     assert pauses[:3] == [0.05, 0.1, 0.2]
 
@@ -223,7 +222,7 @@ def test_lag_is_what_is_recorded_and_not_read() -> None:
 
 def test_a_lease_is_renewed_while_a_query_lives(root: Path, wait_until: Any) -> None:
     write(root, range(5))
-    hold = Hold(str(root), holder="spark stream", ttl_ns=300_000_000)
+    hold = RenewingLease(str(root), holder="spark stream", ttl_ns=300_000_000)
     hold.keep({STREAM_ID: Position(1, 0)})
     try:
         (first,) = read_leases(root)

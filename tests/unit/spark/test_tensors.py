@@ -19,10 +19,10 @@ from pyspark.sql.types import StructType
 from tensorpool import recording
 from tensorpool.errors import CorruptRecording, FrameNotRecorded, MissingPackage
 from tensorpool.spark import tensors
-from tensorpool.spark.tensors.frames import stack, views
-from tensorpool.spark.tensors.results import Columns
+from tensorpool.spark.tensors.functions import figures, png, to_image
+from tensorpool.spark.tensors.mapping import ResultColumns
+from tensorpool.spark.tensors.rows import stack, views
 from tensorpool.spark.tensors.segments import RangedSegment, Segments
-from tensorpool.spark.tensors.summaries import figures, picture, png
 from tests.unit.spark.conftest import add, batch_reader, read, tensor, write
 
 KEEP = ("stream_id", "epoch", "seq")
@@ -127,7 +127,7 @@ def test_alike_tensors_are_stacked_without_a_copy(root: Path) -> None:
 
 def results(root: Path, fn: Any, schema: str | StructType, **how: Any) -> list[dict[str, Any]]:
     struct_type = schema if isinstance(schema, StructType) else StructType.fromJson(_fields(schema))
-    out = Columns(KEEP, struct_type, with_row=how.pop("with_row", False))
+    out = ResultColumns(KEEP, struct_type, with_row=how.pop("with_row", False))
     frames = views(batch_of(root), Segments(), KEEP, verify=True, skip_damage=False)
     batch = how.pop("batch", None)
     found = out.stacked(fn, frames, batch) if batch else out.each(fn, frames)
@@ -206,7 +206,7 @@ def test_figures_leave_nans_out() -> None:
 )
 def test_a_thumbnail_is_a_png_of_the_tensor(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    pixels = picture(array, 16, None, None)
+    pixels = to_image(array, 16, None, None)
     assert pixels.shape == expected
     assert (pixels.min(), pixels.max()) == (0, 255)
     content = png(pixels)
@@ -239,7 +239,7 @@ def test_what_is_kept_keeps_its_type_where_everything_is_null(root: Path) -> Non
     write(root, range(3))
     rows = batch_of(root)
     schema = StructType().add("top", "long")
-    columns = Columns(("seq", "trace_id"), schema, with_row=False)
+    columns = ResultColumns(("seq", "trace_id"), schema, with_row=False)
     frames = views(rows, Segments(), ("seq", "trace_id"), verify=True, skip_damage=False)
     (found,) = columns.each(lambda array: int(array.max()), frames)
     assert found.schema.field("trace_id").type == pa.int64()

@@ -1,19 +1,61 @@
-"""What is in the tensors, at a glance: figures and small pictures."""
+"""Conditions on what tensors are, for `df.where(…)`: no payload is looked at.
+
+Tensors as the vectors of Spark ML.
+
+What is in the tensors, at a glance: figures and small pictures.
+
+Tensors of a DataFrame as torch's, one after the other or in batches.
+"""
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from pyspark.sql import functions as F
 
+from ...errors import MissingPackage
+from ...recording.tensors import NUMBERS
 from .mapping import KEYS, map
+from .rows import to_numpy
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+
+
+def has_dtype(*names: str) -> Column:
+    """Whether the elements are of one of these types."""
+    if unknown := [name for name in names if name not in NUMBERS]:
+        raise ValueError(f"element type {unknown[0]!r} is none of {', '.join(NUMBERS)}")
+    return F.col("dtype").isin(*names)
+
+
+def has_ndim(ndim: int) -> Column:
+    return F.size("shape") == ndim
+
+
+def has_shape(shape: Sequence[int | None]) -> Column:
+    """Whether the shape is this one; None stands for any size."""
+    condition = has_ndim(len(shape))
+    for number, size in enumerate(shape):
+        if size is not None:
+            condition = condition & (F.get("shape", F.lit(number)) == size)
+    return condition
+
+
+def to_ml(df: DataFrame, column: str = "features", *, keep: Sequence[str] = KEYS, **where: Any) -> DataFrame:
+    """Each tensor, flattened, as a dense vector in `column`: what Spark ML's estimators take."""
+    from pyspark.ml.functions import array_to_vector
+
+    flat = map(
+        df, lambda array: np.ravel(array).astype(np.float64), f"{column} array<double>", keep=keep, **where
+    )
+    return flat.select(*keep, array_to_vector(flat[column]).alias(column))
+
 
 _STATS = "min double, max double, mean double, std double, nan_count bigint"
 
@@ -51,12 +93,12 @@ def thumbnail(
     """
 
     def draw(array: npt.NDArray[Any]) -> bytes:
-        return png(picture(array, size, low, high))
+        return png(to_image(array, size, low, high))
 
     return map(df, draw, f"{column} binary", keep=keep, **where)
 
 
-def picture(
+def to_image(
     array: npt.NDArray[Any], size: int, low: float | None, high: float | None
 ) -> npt.NDArray[np.uint8]:
     """(height, width) or (height, width, 3) of bytes."""
@@ -90,3 +132,30 @@ def png(pixels: npt.NDArray[np.uint8]) -> bytes:
         struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
         for kind, body in chunks
     )
+
+
+def to_torch(df: DataFrame, *, batch_size: int | None = None, **where: Any) -> Iterator[Any]:
+    """An iterator of torch tensors, copies that may be written to. With `batch_size` they are stacked.
+
+    Rows come by reference, a partition at a time; this process reads the segments. It has to see them.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise MissingPackage("torch is not installed: pip install torch") from None
+    held: list[Any] = []
+    for row in df.toLocalIterator():
+        if row["payload_bytes"] is None:
+            continue
+        # Kept until the next one is there: neighbours share the mapping of their file.
+        view = to_numpy(row, **where)
+        tensor = torch.from_numpy(np.array(view))
+        if batch_size is None:
+            yield tensor
+            continue
+        held.append(tensor)
+        if len(held) == batch_size:
+            yield torch.stack(held)
+            held = []
+    if held:
+        yield torch.stack(held)

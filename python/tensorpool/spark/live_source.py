@@ -1,4 +1,9 @@
-"""`option("mode", "live")`: frames straight from a pool on the executor's own host, at most once.
+"""Consumers that an executor's Python process keeps between micro-batches.
+
+They hear what comes while nobody reads, as far as the ring goes. One that no micro-batch has used for a while
+is let go by a thread: the query has ended, or another process of the executor has its turn.
+
+`option("mode", "live")`: frames straight from a pool on the executor's own host, at most once.
 
 A micro-batch listens for a while. There is nothing to go back to: what came while nobody listened, or came
 too fast, is a gap row. Consumers are kept by the executor's Python process from one micro-batch to the next.
@@ -7,8 +12,11 @@ too fast, is a gap row. Consumers are kept by the executor's Python process from
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,16 +30,76 @@ from pyspark.sql.types import StructType
 
 from .. import _native
 from ..client import Consumer
+from ..context import Context
+from ..context import open as open_context
 from ..durable import replace_file
-from ..errors import LockHeld
+from ..errors import AttachError, LockHeld, MediaDriverError, ServiceError
 from ..recording import Gap
 from ..recording.layout import signed
 from ..state_dir import state_dir
-from .blocks import gap_batch
-from .columns import arrow_schema, check_schema
-from .listeners import listening
-from .options import Options
+from .options import Options, arrow_schema, check_schema
+from .scan import gap_batch
 from .sink import task
+
+_KEPT_S: Final = 30.0
+_Key = tuple[str | None, int]
+_lock = threading.RLock()
+_kept: dict[_Key, tuple[Context, Consumer]] = {}
+_used: dict[_Key, float] = {}
+_keeper: threading.Thread | None = None
+
+
+@contextmanager
+def live_consumer(stream_id: int, aeron_dir: str | None) -> Iterator[Consumer]:
+    """The consumer of a stream, made now or kept from before."""
+    global _keeper  # noqa: PLW0603  one thread a process
+    key = aeron_dir, stream_id
+    with _lock:
+        if key not in _kept:
+            _kept[key] = _open(stream_id, aeron_dir)
+        consumer = _kept[key][1]
+        _used.pop(key, None)
+        if _keeper is None:
+            _keeper = threading.Thread(target=_keep, name="spark-listeners", daemon=True)
+            _keeper.start()
+    try:
+        yield consumer
+    finally:
+        with _lock:
+            _used[key] = time.monotonic()
+
+
+def _open(stream_id: int, aeron_dir: str | None) -> tuple[Context, Consumer]:
+    try:
+        context = open_context("driver", aeron_dir=aeron_dir)
+        try:
+            return context, context.consumer(stream_id)
+        except BaseException:
+            context.close()
+            raise
+    except (AttachError, MediaDriverError, ServiceError) as error:
+        raise RuntimeError(
+            f"mode live reads shared memory of the executor's own host, and on {socket.gethostname()} there "
+            f"is no driver to attach to ({error}); run the query where the pool is, or record the stream "
+            "there and read the recording"
+        ) from error
+
+
+def _keep() -> None:
+    while True:
+        time.sleep(_KEPT_S / 6)
+        close_idle(before=time.monotonic() - _KEPT_S)
+
+
+def close_idle(*, before: float) -> None:
+    """Lets go of consumers that were last used before then."""
+    with _lock:
+        for key in [key for key, used in _used.items() if used <= before]:
+            del _used[key]
+            context, consumer = _kept.pop(key)
+            consumer.close()
+            context.close()
+
 
 MISSED: Final = "missed"
 _COUNT: Final = "batch"
@@ -88,7 +156,7 @@ def listen(stream_id: int, options: Options, schema: pa.Schema) -> Iterator[pa.R
     except LockHeld:
         return
     try:
-        with listening(stream_id, options["aeronDir"]) as consumer:
+        with live_consumer(stream_id, options["aeronDir"]) as consumer:
             yield from _heard(consumer, directory / f"{name}.json", options, schema)
     finally:
         lock.release()

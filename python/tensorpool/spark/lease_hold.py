@@ -19,7 +19,7 @@ _RENEWALS: Final = 3
 """So many times within its life a lease is renewed: one may fail, and a second one."""
 
 
-class Hold:
+class RenewingLease:
     """Keeps what lies behind some places. One that cannot be had is said once, and reading goes on
     without."""
 
