@@ -121,7 +121,7 @@ def validate(definition: Path, as_json: bool) -> None:
 
     Exit status 1 with everything that is wrong: the key, its line, and what would do.
     """
-    from ..pipeline.tensor_task import load_function
+    from ..pipeline.function_task import load_function
     from ..recording.layout import check_root
 
     settings, callables = _read(definition)
@@ -131,7 +131,7 @@ def validate(definition: Path, as_json: bool) -> None:
         if one.name not in callables:
             load_function(one.function, str(definition.absolute().parent))
     if as_json:
-        from ..pipeline.runner import describe
+        from ..pipeline.run import describe
 
         click.echo(json.dumps({"ok": True, "definition": describe(settings)}, indent=2))
     else:

@@ -6,7 +6,7 @@ how far it is; `compact` merges small files.
 
 from .builder import Pipeline
 from .definition import PipelineSettings, load
-from .runner import compact, run
+from .run import compact, run
 from .status import Status, status
 
 __all__ = ["Pipeline", "PipelineSettings", "Status", "compact", "load", "run", "status"]

@@ -24,7 +24,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AlignmentTerms:
     streams: tuple[int, ...]
     tolerance: int
     wait_ns: int
@@ -66,7 +66,7 @@ class Progress:
 
 
 def decide(
-    terms: Terms,
+    terms: AlignmentTerms,
     stream: Ints,
     key: Ints,
     received: Ints,
@@ -143,7 +143,13 @@ def _passed(wanted: Ints, frontier: int | None, tolerance: int) -> npt.NDArray[n
 
 
 def _needed(
-    terms: Terms, key: Ints, received: Ints, rows: Ints, pending: Ints, pace_frontier: int | None, now_ns: int
+    terms: AlignmentTerms,
+    key: Ints,
+    received: Ints,
+    rows: Ints,
+    pending: Ints,
+    pace_frontier: int | None,
+    now_ns: int,
 ) -> Ints:
     """Partners that a frame which waits, or is still to come, may take."""
     lowest = [int(key[pending].min())] if len(pending) else []

@@ -21,7 +21,7 @@ from ..recording.tables import read_more
 from . import schemas
 from .definition import PipelineSettings
 from .payloads import inlined
-from .written import TableFiles, Written, dates
+from .table_files import StagedFile, TableFileWriter, dates
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +60,7 @@ def source(spark: SparkSession, settings: PipelineSettings) -> DataFrame:
     return found
 
 
-def write_rows(df: DataFrame, settings: PipelineSettings, staging: str) -> list[Written]:
+def write_rows(df: DataFrame, settings: PipelineSettings, staging: str) -> list[StagedFile]:
     """The rows of a micro-batch as staged files."""
     payload, target = settings.payload, settings.target_file_bytes
 
@@ -69,14 +69,14 @@ def write_rows(df: DataFrame, settings: PipelineSettings, staging: str) -> list[
         yield pa.RecordBatch.from_pydict({"files": [made]})
 
     rows = df.mapInArrow(run, "files string").collect()
-    return [Written.from_json(one) for row in rows for one in json.loads(row["files"])]
+    return [StagedFile.from_json(one) for row in rows for one in json.loads(row["files"])]
 
 
 def files_of(
     batches: Iterator[pa.RecordBatch], payload: schemas.Payload, target_bytes: int, staging: str
-) -> list[Written]:
+) -> list[StagedFile]:
     """What one task writes."""
-    files = TableFiles(staging, target_bytes)
+    files = TableFileWriter(staging, target_bytes)
     frames, gaps = schemas.bronze_frames(payload), schemas.bronze_gaps()
     for batch in batches:
         is_gap = pc.is_valid(batch["gap_count"])
@@ -96,9 +96,9 @@ def files_of(
 
 def write_metadata(
     settings: PipelineSettings, state: dict[str, Any], staging: str
-) -> tuple[list[Written], dict[str, Any]]:
+) -> tuple[list[StagedFile], dict[str, Any]]:
     """What was said of the streams since the places in `state`, and the places where it ends now."""
-    files = TableFiles(staging, settings.target_file_bytes)
+    files = TableFileWriter(staging, settings.target_file_bytes)
     table = schemas.bronze_metadata()
     places = dict(state)
     names = TABLES["metadata"].names

@@ -66,7 +66,7 @@ class Pipeline:
 
     def run(self, **how: Any) -> Any:
         """Runs it; `how` as for `tensorpool.pipeline.run`."""
-        from .runner import run
+        from .run import run
 
         return run(self.settings, callables=self.callables, **how)
 

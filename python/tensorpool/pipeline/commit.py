@@ -27,7 +27,7 @@ from ..durable import replace_file, sync_directory, write_errors
 from ..errors import PipelineError
 from .layout import Layout
 from .schemas import Table
-from .written import Written
+from .table_files import StagedFile
 
 _KEPT: Final = 16
 """Commits of a stage that are kept; later stages look at the last one, people at the last few."""
@@ -89,11 +89,11 @@ class StageLog:
     def commit(
         self,
         batch: int,
-        written: Sequence[Written],
+        written: Sequence[StagedFile],
         *,
         state: dict[str, Any] | None = None,
         totals: dict[str, Any] | None = None,
-        carried: Sequence[Written] = (),
+        carried: Sequence[StagedFile] = (),
         removes: Sequence[str] = (),
         rows: int = 0,
         payload_bytes: int = 0,

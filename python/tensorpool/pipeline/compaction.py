@@ -26,10 +26,10 @@ from ..errors import PipelineError
 from .compact_plan import FAN, plan
 from .compact_task import merge_files
 from .definition import PipelineSettings
-from .exchange import can_exchange, exchange
+from .exchange import can_exchange, swap_directories
 from .layout import Layout
+from .table_files import StagedFile, day_of
 from .tasks import Item, Tasks
-from .written import Written, day_of
 
 _AFTER_NS: Final = 3_600_000_000_000
 """A day is over when frames are so far into the next one."""
@@ -44,7 +44,7 @@ Held = Callable[[], set[str]]
 
 
 @dataclass(slots=True)
-class Merged:
+class CompactionResult:
     """What became of a table's files."""
 
     before: int = 0
@@ -99,7 +99,7 @@ class Compaction:
         chosen = {one.parent for one in own if when == "always" or "" < _date(one.parent) < today}
         self._merge(sorted(one for one in chosen if not self._is_in_delta(one)), held, tasks, whole=False)
 
-    def everything(self, held: Held, tasks: Tasks) -> dict[str, Merged]:
+    def everything(self, held: Held, tasks: Tasks) -> dict[str, CompactionResult]:
         """All small files of all tables. Raises PipelineError where the filesystem cannot do it."""
         if self._is_delta:
             found = self._delta([])
@@ -147,8 +147,10 @@ class Compaction:
 
     # --- plain tables
 
-    def _merge(self, places: Iterable[Path], held: Held, tasks: Tasks, *, whole: bool) -> dict[str, Merged]:
-        found: dict[str, Merged] = {}
+    def _merge(
+        self, places: Iterable[Path], held: Held, tasks: Tasks, *, whole: bool
+    ) -> dict[str, CompactionResult]:
+        found: dict[str, CompactionResult] = {}
         waiting: list[_Group] = []
         # Groups of one partition follow one another: in a round they share an exchange, in two they have two.
         for one in self._groups(places, held, whole=whole):
@@ -162,21 +164,21 @@ class Compaction:
             self._round(waiting, tasks, found)
         return found
 
-    def _round(self, groups: list[_Group], tasks: Tasks, found: dict[str, Merged]) -> None:
+    def _round(self, groups: list[_Group], tasks: Tasks, found: dict[str, CompactionResult]) -> None:
         staging = self._layout.staging / f"compact-{secrets.token_hex(4)}"
         with write_errors(staging):
             staging.mkdir(mode=0o700, parents=True)
         results = tasks.run(merge_files, [self._item(one, staging) for one in groups])
-        by_place: dict[Path, list[tuple[_Group, list[Written]]]] = {}
+        by_place: dict[Path, list[tuple[_Group, list[StagedFile]]]] = {}
         for group, result in zip(groups, results, strict=True):
-            made = [Written.from_json(one) for one in result["files"]]
+            made = [StagedFile.from_json(one) for one in result["files"]]
             # Files of many schemas do not become fewer: then they stay.
             if len(made) < len(group.names):
                 by_place.setdefault(group.place, []).append((group, made))
         for number, (place, merged) in enumerate(by_place.items()):
             with write_errors(place):
                 self._swap(place, merged, staging / f"place-{number}")
-            count = found.setdefault(self._table_of(place), Merged())
+            count = found.setdefault(self._table_of(place), CompactionResult())
             count.before += sum(len(group.names) for group, _ in merged)
             count.after += sum(len(made) for _, made in merged)
         if by_place:
@@ -191,7 +193,7 @@ class Compaction:
             "target_bytes": self._settings.target_file_bytes,
         }
 
-    def _swap(self, place: Path, merged: list[tuple[_Group, list[Written]]], aside: Path) -> None:
+    def _swap(self, place: Path, merged: list[tuple[_Group, list[StagedFile]]], aside: Path) -> None:
         gone = {name for group, _ in merged for name in group.names}
         aside.mkdir(mode=0o700)
         for name in os.listdir(place):
@@ -208,7 +210,7 @@ class Compaction:
         with contextlib.suppress(PermissionError):
             os.chown(aside, known.st_uid, known.st_gid)
         sync_directory(aside)
-        exchange(aside, place)
+        swap_directories(aside, place)
         sync_directory(place.parent)
 
     def _table_of(self, place: Path) -> str:
@@ -217,16 +219,16 @@ class Compaction:
 
     # --- Delta tables
 
-    def _delta(self, dates: list[tuple[str, str, str]]) -> dict[str, Merged]:
+    def _delta(self, dates: list[tuple[str, str, str]]) -> dict[str, CompactionResult]:
         from .delta import compact
 
-        found: dict[str, Merged] = {}
+        found: dict[str, CompactionResult] = {}
         for name in self._layout.tables():
             table = self._layout.table(name)
             if (table / _DELTA_LOG).is_dir():
                 before, after = compact(table, self._settings.target_file_bytes, dates)
                 if before:
-                    found[name] = Merged(before, after)
+                    found[name] = CompactionResult(before, after)
         return found
 
     # --- what is remembered

@@ -14,24 +14,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import aligning, bronze, functions, gold, layout, schemas, silver
-from .clocks import Anchors
+from . import align_task, bronze, functions, gold, layout, schemas, silver
 from .columns import parse_columns
 from .commit import Commit, StageLog, clear_staging
-from .compaction import Compaction, Merged
+from .compaction import Compaction, CompactionResult
 from .definition import PipelineSettings
 from .functions import Callables
+from .latency import AnchorReader
 from .layout import Layout
 from .schemas import Table
+from .table_files import StagedFile
 from .tasks import Tasks
-from .written import Written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ALIGN = "align"
 STAGES = (layout.BRONZE, layout.SILVER, ALIGN, layout.GOLD)
-WriteRows = Callable[[str], list[Written]]
+WriteRows = Callable[[str], list[StagedFile]]
 """Writes the rows of the micro-batch below a staging directory."""
 
 
@@ -56,7 +56,7 @@ class Engine:
             stage: StageLog(self._layout, stage, tables=self._tables(), delta=delta) for stage in STAGES
         }
         self._compaction = Compaction(settings, delta=delta is not None)
-        self._anchors = {str(root): Anchors(Path(root)) for root in settings.recordings}
+        self._anchors = {str(root): AnchorReader(Path(root)) for root in settings.recordings}
 
     def _tables(self) -> list[Table]:
         """Those that only ever grow, and may be Delta tables."""
@@ -106,7 +106,7 @@ class Engine:
         """Decides what an alignment still waits for: the end of what is to be read was reached."""
         self._align(tasks, through=None)
 
-    def compact(self, tasks: Tasks) -> dict[str, Merged]:
+    def compact(self, tasks: Tasks) -> dict[str, CompactionResult]:
         """Merges all small files of all tables."""
         return self._compaction.everything(self._held, tasks)
 
@@ -198,7 +198,7 @@ class Engine:
         files = [] if taken is None else taken.files
         number = 0 if before is None else before.batch + 1
         with self._staging(ALIGN, number) as staging:
-            written, carried, remembered, counts = aligning.step(
+            written, carried, remembered, counts = align_task.step(
                 self._settings, self._layout.root, files, state, tasks, staging, closing=through is None
             )
             old = [name for names in state.get("carried", {}).values() for name in names]
@@ -219,12 +219,12 @@ class Engine:
         state = {} if before is None else before.state
         settings, root = self._settings, self._layout.root
         kept: dict[str, Any] = {}
-        written: list[Written] = []
-        carried: list[Written] = []
+        written: list[StagedFile] = []
+        carried: list[StagedFile] = []
         removes: list[str] = []
         counts: dict[str, Any] = {}
         with self._staging(layout.GOLD, batch) as staging:
-            provisional: list[Written] = []
+            provisional: list[StagedFile] = []
             if settings.quality.enabled:
                 links = made.of(layout.BRONZE_METADATA)
                 closed, provisional, carried, kept = gold.quality_step(

@@ -16,7 +16,7 @@ _EXCHANGE: Final = 2
 _NOT_HERE: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EMLINK)
 
 
-def exchange(one: Path, other: Path) -> None:
+def swap_directories(one: Path, other: Path) -> None:
     """Raises OSError; where the filesystem cannot do it (NFS), nothing has changed."""
     try:
         call = ctypes.CDLL(None, use_errno=True).renameat2
@@ -37,7 +37,7 @@ def can_exchange(directory: Path) -> bool:
             one.mkdir(mode=0o700)
         file.touch(mode=0o600)
         os.link(file, places[1] / "link")
-        exchange(*places)
+        swap_directories(*places)
     except OSError as error:
         if error.errno not in _NOT_HERE:
             raise

@@ -9,10 +9,10 @@ from typing import Any, Final
 from . import layout
 from .commit import Commit
 from .definition import FunctionSettings, PipelineSettings
+from .function_task import publish_work, recording_work, statistics_of, table_work
 from .layout import Layout
+from .table_files import StagedFile
 from .tasks import Item, Tasks
-from .tensor_task import publish_work, recording_work, statistics_of, table_work
-from .written import Written
 
 _BUSY_NS: Final = 60_000_000_000
 Callables = Mapping[str, Callable[..., Any]]
@@ -21,11 +21,11 @@ Callables = Mapping[str, Callable[..., Any]]
 
 def statistics_step(
     settings: PipelineSettings, root: Path, silver: Commit, tasks: Tasks, staging: str
-) -> list[Written]:
+) -> list[StagedFile]:
     asked = settings.statistics
     items = _items(settings, root, silver, asked.streams, asked.every, staging)
     found = tasks.run(statistics_of, items)
-    return [Written.from_json(one) for result in found for one in result["files"]]
+    return [StagedFile.from_json(one) for result in found for one in result["files"]]
 
 
 def function_step(
@@ -40,7 +40,7 @@ def function_step(
     key: str,
     place: str | None,
     function: Callable[..., Any] | None,
-) -> tuple[list[Written], dict[str, Any], int]:
+) -> tuple[list[StagedFile], dict[str, Any], int]:
     """Files of its table, what is remembered, and how many tensors it saw."""
     items = _items(settings, where.root, silver, one.streams, one.every, staging)
     for item in items:
@@ -48,7 +48,7 @@ def function_step(
     if one.output == "table":
         assert one.columns is not None, "the definition was checked"
         found = tasks.run(table_work(function, one.name, one.columns), items)
-        files = [Written.from_json(file) for result in found for file in result["files"]]
+        files = [StagedFile.from_json(file) for result in found for file in result["files"]]
         return files, state, sum(result["rows"] for result in found)
     if one.output == "recording":
         return [], *_record(one, where, silver.batch, items, state, tasks, key, function)

@@ -13,13 +13,13 @@ import pyarrow as pa
 from . import layout
 from .commit import Commit
 from .definition import PipelineSettings
-from .lineage import depths
-from .notes import parents_of
+from .lineage import trace_depths
+from .metadata import parents_of
 from .quality import EVENTS, TRACE
 from .quality_task import TRACES, measure_files
 from .silver import rows_of
+from .table_files import StagedFile, TableFileWriter, read_file
 from .tasks import Tasks
-from .written import TableFiles, Written, read_file
 
 _GROUPS: Final = 8
 """Streams are measured in so many tasks. A stream's group never changes: its carried events lie there."""
@@ -33,7 +33,7 @@ def quality_step(
     state: dict[str, Any],
     tasks: Tasks,
     staging: str,
-) -> tuple[list[Written], list[Written], list[Written], dict[str, Any]]:
+) -> tuple[list[StagedFile], list[StagedFile], list[StagedFile], dict[str, Any]]:
     """Rows of closed intervals, rows of open ones, events to carry, and what is remembered."""
     traces, known = _traces(root, silver, links, state.get("traces", {}), staging)
     carried = state.get("carried", {})
@@ -67,15 +67,15 @@ def quality_step(
                     "target_bytes": settings.target_file_bytes,
                 }
             )
-    closed: list[Written] = []
-    still_open: list[Written] = []
-    kept: list[Written] = []
+    closed: list[StagedFile] = []
+    still_open: list[StagedFile] = []
+    kept: list[StagedFile] = []
     places = dict(state.get("places", {}))
     for item, result in zip(items, tasks.run(measure_files, items), strict=True):
-        closed += [Written.from_json(one) for one in result["closed"]]
-        still_open += [Written.from_json(one) for one in result["open"]]
+        closed += [StagedFile.from_json(one) for one in result["closed"]]
+        still_open += [StagedFile.from_json(one) for one in result["open"]]
         for one in result["carried"]:
-            made = Written.from_json(one)
+            made = StagedFile.from_json(one)
             made.table = f"quality-{item['group']}"
             kept.append(made)
         places |= result["places"]
@@ -100,7 +100,7 @@ def _traces(
     rows = pa.concat_tables(parts)
     columns = [rows[name].to_pylist() for name in ("trace_id", "stream_id", "timestamp_ns")]
     parents = parents_of(rows_of(root, links))
-    found, known = depths(zip(*columns, strict=True), parents, known)
+    found, known = trace_depths(zip(*columns, strict=True), parents, known)
     events = pa.table(
         {
             "stream_id": rows["stream_id"],
@@ -113,6 +113,6 @@ def _traces(
             "reason": pa.nulls(len(rows), pa.string()),
         }
     ).cast(EVENTS)
-    files = TableFiles(staging, 1 << 40)
+    files = TableFileWriter(staging, 1 << 40)
     files.add(TRACES, events)
     return files.close()[0].staged, known

@@ -12,7 +12,7 @@ from typing import Any, Final
 _MOST: Final = 5_000
 
 
-def depths(
+def trace_depths(
     frames: Iterable[Sequence[int]], parents: Mapping[int, Sequence[int]], known: Mapping[str, Any]
 ) -> tuple[list[int], dict[str, Any]]:
     """The depth of each frame (trace, stream, time of its source), and what to remember of traces for the

@@ -21,13 +21,13 @@ _FIXED: Final = ("recordings", "streams", "payload", "format")
 
 
 @dataclass(slots=True)
-class Marker:
+class PipelineMarker:
     pipeline_id: str
     versions: dict[str, int]
     definition: dict[str, Any]
 
 
-def read(root: Path) -> Marker:
+def read(root: Path) -> PipelineMarker:
     """Raises PipelineError where there is no pipeline, or one of a later version."""
     path = Layout(root).marker
     try:
@@ -45,10 +45,10 @@ def read(root: Path) -> Marker:
                 f"{root}: its {stage} tables are of version {version}, and this program knows "
                 f"{VERSIONS.get(stage, 0)}; use the tensorpool that wrote them, or a later one"
             )
-    return Marker(found["id"], versions, found["definition"])
+    return PipelineMarker(found["id"], versions, found["definition"])
 
 
-def begin(settings: PipelineSettings) -> Marker:
+def begin(settings: PipelineSettings) -> PipelineMarker:
     """The marker of the definition's root, made if it is not there, with the definition as it is now."""
     where = Layout(settings.out)
     definition = as_tables(settings)
@@ -60,7 +60,7 @@ def begin(settings: PipelineSettings) -> Marker:
                     f"{settings.out} was begun with {key} = {found.definition.get(key)}, and now it is "
                     f"{definition.get(key)}: its tables would be of two kinds. Give another directory (out)"
                 )
-        marker = Marker(found.pipeline_id, found.versions, definition)
+        marker = PipelineMarker(found.pipeline_id, found.versions, definition)
     else:
         # A marker that was not finished is nobody's: a kill left it.
         own = (where.lock.name, f"{where.marker.name}.")
@@ -68,7 +68,7 @@ def begin(settings: PipelineSettings) -> Marker:
             raise PipelineError(
                 f"{where.root} has files that are no pipeline's; give another directory with out = …"
             )
-        marker = Marker(secrets.token_hex(8), dict(VERSIONS), definition)
+        marker = PipelineMarker(secrets.token_hex(8), dict(VERSIONS), definition)
     content = {
         "format": FORMAT,
         "id": marker.pipeline_id,

@@ -33,7 +33,7 @@ EVENTS: Final = pa.schema(
 
 
 @dataclass(slots=True)
-class Place:
+class StreamPosition:
     """How far a stream is: the latest receive time, and the first interval that is open."""
 
     latest_ns: int | None = None
@@ -44,8 +44,8 @@ class Place:
 
 
 def intervals(
-    events: pa.Table, place: Place, interval_ns: int, lateness_ns: int
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], pa.Table, Place]:
+    events: pa.Table, place: StreamPosition, interval_ns: int, lateness_ns: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], pa.Table, StreamPosition]:
     """Of one stream's events: rows of closed intervals, rows of open ones, the events to keep, and the
     place."""
     at = events["at_ns"].to_numpy()
@@ -73,7 +73,7 @@ def intervals(
         times = {"interval_start_ns": one * interval_ns, "interval_ns": interval_ns, "is_open": is_open}
         row = {"stream_id": stream_id, **times, **_figures(columns.take(order[start:end]), interval_ns)}
         (still_open if is_open else closed).append(row)
-    return closed, still_open, events.filter(pa.array(number >= open_from)), Place(latest, open_from)
+    return closed, still_open, events.filter(pa.array(number >= open_from)), StreamPosition(latest, open_from)
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from . import schemas
-from .quality import EVENTS, FRAME, GAP, REJECT, Place, intervals
+from .quality import EVENTS, FRAME, GAP, REJECT, StreamPosition, intervals
 from .schemas import Table
-from .written import TableFiles, dates, moments, read_file
+from .table_files import TableFileWriter, dates, moments, read_file
 
 # Names in no stage of the tables: these files are the stage's own.
 TRACES: Final = Table("gold/traces", EVENTS)
@@ -22,12 +22,12 @@ def measure_files(item: dict[str, Any]) -> dict[str, Any]:
     """The work of one task: new events and carried ones of a group of streams."""
     events = pa.concat_tables([EVENTS.empty_table(), *_events(item)]).combine_chunks()
     target, staging = item["target_bytes"], item["staging"]
-    closed, still_open = TableFiles(staging, target), TableFiles(staging, target)
-    carry = TableFiles(staging, target)
+    closed, still_open = TableFileWriter(staging, target), TableFileWriter(staging, target)
+    carry = TableFileWriter(staging, target)
     streams, places = events["stream_id"].to_numpy(), {}
     rows: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
     for stream in np.unique(streams).tolist():
-        place = Place(*item["places"].get(str(stream), [None, None]))
+        place = StreamPosition(*item["places"].get(str(stream), [None, None]))
         done, growing, kept, place = intervals(
             events.filter(pa.array(streams == stream)), place, item["interval_ns"], item["lateness_ns"]
         )

@@ -13,15 +13,15 @@ import numpy as np
 import pyarrow as pa
 
 from . import layout, schemas
-from .clocks import Anchors
 from .commit import Commit
 from .definition import PipelineSettings
-from .judge import rules_for
-from .notes import noted
-from .runs import Run, RunSet
+from .latency import AnchorReader
+from .metadata import merge_metadata
+from .sequence_runs import Run, SequenceRuns
 from .silver_task import judge_files
+from .table_files import StagedFile, TableFileWriter, dates, moments, read_file
 from .tasks import Item, Tasks
-from .written import TableFiles, Written, dates, moments, read_file
+from .validation import rules_for
 
 _FOREVER = 1 << 63
 _MOST_EPOCHS = 64
@@ -33,14 +33,14 @@ def step(
     root: Path,
     bronze: Commit,
     state: dict[str, Any],
-    anchors: dict[str, Anchors],
+    anchors: dict[str, AnchorReader],
     tasks: Tasks,
     staging: str,
-) -> tuple[list[Written], dict[str, Any], dict[str, Any]]:
+) -> tuple[list[StagedFile], dict[str, Any], dict[str, Any]]:
     """One micro-batch: the files it brings, what is remembered, and what was counted."""
     for one in anchors.values():
         one.refresh()
-    notes = noted(state.get("notes", {}), rows_of(root, bronze.of(layout.BRONZE_METADATA)))
+    notes = merge_metadata(state.get("notes", {}), rows_of(root, bronze.of(layout.BRONZE_METADATA)))
     seen: dict[str, dict[str, Any]] = {**state.get("seen", {})}
     accounted: dict[str, dict[str, Any]] = {**state.get("accounted", {})}
     items: list[Item] = [
@@ -59,12 +59,12 @@ def step(
         }
         for stream, group in groups(bronze.of(layout.BRONZE_FRAMES))
     ]
-    written: list[Written] = []
+    written: list[StagedFile] = []
     counts: Counter[str] = Counter()
     rows = payload_bytes = 0
     edges: dict[int, list[list[int]]] = {}
     for item, result in zip(items, tasks.run(judge_files, items), strict=True):
-        written += [Written.from_json(one) for one in result["files"]]
+        written += [StagedFile.from_json(one) for one in result["files"]]
         stream = item["stream_id"]
         for known in (seen, accounted):
             known[str(stream)] = _remembered(
@@ -124,14 +124,14 @@ def _remembered(before: dict[str, Any], more: dict[str, list[Run]], most: int) -
     found = dict(before)
     for epoch, runs in more.items():
         one = found.get(epoch, {"runs": [], "closed": None})
-        made = RunSet(one["runs"], closed=one["closed"], most=most)
+        made = SequenceRuns(one["runs"], closed=one["closed"], most=most)
         made.add((int(first), int(last)) for first, last in runs)
         found[epoch] = made.as_json()
     kept = sorted(found, key=int)[-_MOST_EPOCHS:]
     return {epoch: found[epoch] for epoch in kept}
 
 
-def _anchors(anchors: dict[str, Anchors], group: Sequence[dict[str, Any]]) -> dict[str, list[list[int]]]:
+def _anchors(anchors: dict[str, AnchorReader], group: Sequence[dict[str, Any]]) -> dict[str, list[list[int]]]:
     first = min(one["receive_time_ns"][0] for one in group)
     last = max(one["receive_time_ns"][1] for one in group)
     return {name: one.between(first, last) for name, one in anchors.items()}
@@ -144,7 +144,7 @@ def _gaps(
     accounted: dict[str, Any],
     edges: dict[int, list[list[int]]],
     staging: str,
-) -> tuple[list[Written], dict[str, Any], int]:
+) -> tuple[list[StagedFile], dict[str, Any], int]:
     """What nobody has: gaps of the recordings without what another recording had, or told of before."""
     accounted, most = {**accounted}, settings.silver.max_runs
     names = ("stream_id", "epoch", "first_seq", "count", "reason", "receive_time_ns")
@@ -153,13 +153,13 @@ def _gaps(
     for file in bronze.of(layout.BRONZE_GAPS):
         stream = int(file["partition"]["stream_id"])
         own = accounted.get(str(stream), {})
-        known: dict[int, RunSet] = {}
+        known: dict[int, SequenceRuns] = {}
         dated: dict[int, GapTimes] = {}
         told: dict[str, list[Run]] = {}
         for row in read_file(root / file["path"]).to_pylist():
             epoch = row["epoch"]
             if epoch not in known:
-                known[epoch] = RunSet(own.get(str(epoch), {"runs": []})["runs"], most=1 << 30)
+                known[epoch] = SequenceRuns(own.get(str(epoch), {"runs": []})["runs"], most=1 << 30)
                 dated[epoch] = GapTimes([one for one in edges.get(stream, ()) if one[0] == epoch])
             for first, last in known[epoch].missing(row["seq"], row["gap_count"]):
                 at = dated[epoch].of(first, last)
@@ -168,7 +168,7 @@ def _gaps(
                 told.setdefault(str(epoch), []).append((first, last))
                 known[epoch].add([(first, last)])
         accounted[str(stream)] = _remembered(own, told, most)
-    files = TableFiles(staging, settings.target_file_bytes)
+    files = TableFileWriter(staging, settings.target_file_bytes)
     if rows:
         columns = dict(zip(names, zip(*rows, strict=True), strict=True))
         times = np.array(columns["receive_time_ns"], np.int64)

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 
 from .. import _native
 from ..errors import FrameNotRecorded
-from . import notes, schemas
-from .clocks import latencies
-from .judge import CHECKSUM, DUPLICATE, LATE, MISSING, Judge, Rule, Verdict
+from . import metadata, schemas
+from .latency import latencies
 from .payloads import Payloads
-from .runs import Run, RunSet, runs_of
-from .written import TableFiles, moments
+from .sequence_runs import Run, SequenceRuns, runs_of
+from .table_files import TableFileWriter, moments
+from .validation import CHECKSUM, DUPLICATE, LATE, MISSING, Rule, Validator, Verdict
 
 _ROWS: Final = 16_384
 _INLINE_ROWS: Final = 64
@@ -34,12 +34,12 @@ class _Silver:
 
         self._item = item
         self._segments = Segments()
-        self._judge = Judge([Rule.from_json(one) for one in item["rules"]])
-        self._files = TableFiles(item["staging"], item["target_bytes"])
+        self._judge = Validator([Rule.from_json(one) for one in item["rules"]])
+        self._files = TableFileWriter(item["staging"], item["target_bytes"])
         self._frames = schemas.silver_frames(item["payload"])
         self._rejects = schemas.silver_rejects(item["payload"])
         self._seen = {
-            int(epoch): RunSet(one["runs"], closed=one["closed"], most=item["max_runs"])
+            int(epoch): SequenceRuns(one["runs"], closed=one["closed"], most=item["max_runs"])
             for epoch, one in item["seen"].items()
         }
         self._accepted: dict[int, list[Run]] = {}
@@ -86,7 +86,7 @@ class _Silver:
     def _known(
         self, epoch: int, rows: npt.NDArray[np.intp], seqs: npt.NDArray[np.int64]
     ) -> dict[int, Verdict]:
-        seen = self._seen.setdefault(epoch, RunSet(most=self._item["max_runs"]))
+        seen = self._seen.setdefault(epoch, SequenceRuns(most=self._item["max_runs"]))
         is_late = seen.is_closed(seqs)
         again, late = rows[seen.contains(seqs) & ~is_late], rows[is_late]
         found: dict[int, Verdict] = {int(row): (DUPLICATE, "another recording has it") for row in again}
@@ -142,7 +142,7 @@ class _Silver:
         verdicts: dict[int, Verdict],
     ) -> None:
         stream = pa.array(np.full(len(batch), self._item["stream_id"], np.int64))
-        from .written import dates
+        from .table_files import dates
 
         whole = (
             batch.append_column("stream_id", stream)
@@ -163,7 +163,7 @@ class _Silver:
         taken = whole.filter(pa.array(~turned_away)) if verdicts else whole
         if len(taken):
             taken = taken.append_column("latency_ns", self._latencies(taken))
-            about = notes.column(
+            about = metadata.column(
                 taken["epoch"].to_pylist(), taken["meta_version"].to_pylist(), self._item["notes"]
             )
             self._files.add(self._frames, taken.append_column("metadata", about))

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tensorpool.errors import DiskFull, LockHeld, PipelineError
 from tensorpool.pipeline import run
-from tensorpool.pipeline.runner import _held
+from tensorpool.pipeline.run import _held
 from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
 from tests.unit.pipeline.support import Stages, define, keys, record, table
 from tests.unit.spark.conftest import write

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorpool.pipeline.align import LATE, MISSING, TIMEOUT, EpochOrder, Progress, Terms, decide
+from tensorpool.pipeline.align import LATE, MISSING, TIMEOUT, AlignmentTerms, EpochOrder, Progress, decide
 
 FOREVER = 10**9
 
@@ -16,7 +16,7 @@ FOREVER = 10**9
 class Book:
     """Feeds batches of (stream, key) and keeps what was decided, by key."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: AlignmentTerms) -> None:
         self.terms = terms
         self.progress = Progress()
         self.waiting: list[tuple[int, int]] = []
@@ -52,7 +52,7 @@ KEYS = st.lists(st.integers(0, 300), max_size=40, unique=True).map(sorted)
 def test_sets_are_the_nearest_whatever_the_batches(
     pace: list[int], other: list[int], tolerance: int, cuts: list[int]
 ) -> None:
-    book = Book(Terms((1, 2), tolerance, FOREVER, FOREVER))
+    book = Book(AlignmentTerms((1, 2), tolerance, FOREVER, FOREVER))
     rows = [(1, key) for key in pace] + [(2, key) for key in other]
     for low, high in zip([-1, *cuts], [*cuts, 1000], strict=True):
         book.feed([(stream, key) for stream, key in rows if low < key <= high])
@@ -70,7 +70,7 @@ def test_sets_are_the_nearest_whatever_the_batches(
     st.lists(st.tuples(st.integers(1, 3), st.integers(0, 500)), max_size=60, unique=True), st.integers(1, 7)
 )
 def test_every_frame_of_the_pace_is_decided_once_even_out_of_order(rows: list[Any], size: int) -> None:
-    book = Book(Terms((1, 2, 3), 5, 20, 10))
+    book = Book(AlignmentTerms((1, 2, 3), 5, 20, 10))
     for start in range(0, len(rows), size):
         book.feed(rows[start : start + size])
     book.feed([], closing=True)
@@ -80,7 +80,7 @@ def test_every_frame_of_the_pace_is_decided_once_even_out_of_order(rows: list[An
 
 
 def test_what_is_kept_is_bounded_when_a_stream_vanishes() -> None:
-    book = Book(Terms((1, 2), 5, 100, FOREVER))
+    book = Book(AlignmentTerms((1, 2), 5, 100, FOREVER))
     for start in range(0, 10_000, 50):
         book.feed([(1, key) for key in range(start, start + 50, 10)])
         assert len(book.waiting) <= 2 * 100 / 10 + 5
@@ -93,7 +93,7 @@ def test_what_is_kept_is_bounded_when_a_stream_vanishes() -> None:
 
 
 def test_a_pile_of_partners_without_a_pace_is_bounded_too() -> None:
-    book = Book(Terms((1, 2), 5, 10**6, 100))
+    book = Book(AlignmentTerms((1, 2), 5, 10**6, 100))
     for start in range(0, 100_000, 500):
         book.feed([(2, key) for key in range(start, start + 500, 10)])
         assert len(book.waiting) <= 150

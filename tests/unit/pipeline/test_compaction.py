@@ -20,7 +20,7 @@ from tensorpool.cli.pipeline import pipeline as command
 from tensorpool.errors import LockHeld, PipelineError
 from tensorpool.pipeline import compact, compact_plan, compaction
 from tensorpool.pipeline.layout import Layout
-from tensorpool.pipeline.runner import _held
+from tensorpool.pipeline.run import _held
 from tensorpool.pipeline.schemas import VERSION_KEY
 from tests.unit.pipeline.support import Killed, Stages, cut, define, dies_at, keys, record, table
 
@@ -319,7 +319,7 @@ def test_where_directories_cannot_change_places_tables_stay_as_they_are(
     def refuses(*_: Path) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr("tensorpool.pipeline.exchange.exchange", refuses)
+    monkeypatch.setattr("tensorpool.pipeline.exchange.swap_directories", refuses)
     settings = plain(root, tmp_path / "tables", compact="always")
     go(settings)
     assert counts(settings, "silver/frames") == {"date=2023-11-14": 10, "date=2023-11-15": 10}

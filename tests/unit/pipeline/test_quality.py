@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorpool.pipeline.lineage import depths
-from tensorpool.pipeline.quality import EVENTS, FRAME, GAP, REJECT, Place, intervals, percentiles
+from tensorpool.pipeline.lineage import trace_depths
+from tensorpool.pipeline.quality import EVENTS, FRAME, GAP, REJECT, StreamPosition, intervals, percentiles
 
 EVENT = st.tuples(st.sampled_from([FRAME, GAP, REJECT]), st.integers(0, 200), st.integers(1, 9))
 
@@ -29,7 +29,7 @@ def events(found: list[Any]) -> pa.Table:
 @settings(deadline=None)
 @given(st.lists(EVENT, max_size=40), st.integers(1, 8))
 def test_every_event_counts_once(found: list[Any], size: int) -> None:
-    carry, place = events([]), Place()
+    carry, place = events([]), StreamPosition()
     closed: list[dict[str, Any]] = []
     still_open: list[dict[str, Any]] = []
     for start in range(0, len(found), size):
@@ -64,7 +64,7 @@ def test_periods_jitter_and_rate_are_of_frames_that_follow_one_another() -> None
         ],
         schema=EVENTS,
     )
-    _, (row,), _, _ = intervals(rows, Place(), 1_000_000_000, 0)
+    _, (row,), _, _ = intervals(rows, StreamPosition(), 1_000_000_000, 0)
     assert (row["frames"], row["bytes"], row["rate_hz"]) == (5, 40, 5.0)
     assert (row["period_ns_p50"], row["period_ns_max"], row["jitter_ns_max"]) == (10, 15, 5)
     assert (row["latency_ns_p50"], row["latency_ns_max"]) == (2, 9)
@@ -84,15 +84,15 @@ def test_a_frame_whose_latency_nobody_knows_has_none() -> None:
     rows = events([(FRAME, at, 1) for at in range(4)])
     known = pa.array([7, None, None, 9], pa.int64())
     whole = rows.set_column(rows.schema.get_field_index("latency_ns"), EVENTS.field("latency_ns"), known)
-    _, (row,), _, _ = intervals(whole, Place(), 1_000, 0)
+    _, (row,), _, _ = intervals(whole, StreamPosition(), 1_000, 0)
     assert (row["frames"], row["latency_ns_p50"], row["latency_ns_max"]) == (4, 7, 9)
-    _, (row,), _, _ = intervals(rows, Place(), 1_000, 0)
+    _, (row,), _, _ = intervals(rows, StreamPosition(), 1_000, 0)
     assert (row["frames"], row["latency_ns_p50"], row["latency_ns_max"]) == (4, None, None)
 
 
 def test_depth_grows_along_a_trace_and_over_its_parents() -> None:
-    found, known = depths([(5, 1, 100), (5, 2, 110), (5, 3, 120), (6, 1, 105)], {}, {})
+    found, known = trace_depths([(5, 1, 100), (5, 2, 110), (5, 3, 120), (6, 1, 105)], {}, {})
     assert found == [1, 2, 3, 1]
     # Made from both: one step behind the deeper of them. What came before is known from the last time.
-    found, _ = depths([(9, 4, 200), (5, 2, 210)], {9: [5, 6]}, known)
+    found, _ = trace_depths([(9, 4, 200), (5, 2, 210)], {9: [5, 6]}, known)
     assert found == [4, 2]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorpool.pipeline.runs import RunSet, runs_of
+from tensorpool.pipeline.sequence_runs import SequenceRuns, runs_of
 
 SEQS = st.lists(st.integers(0, 60), max_size=40)
 
@@ -14,7 +14,7 @@ SEQS = st.lists(st.integers(0, 60), max_size=40)
 @settings(deadline=None)
 @given(SEQS, SEQS, SEQS)
 def test_a_set_of_runs_is_a_set(first: list[int], more: list[int], asked: list[int]) -> None:
-    made = RunSet(most=1000)
+    made = SequenceRuns(most=1000)
     for part in (first, more):
         made.add(runs_of(np.array(part, np.int64)))
     true = {*first, *more}
@@ -26,7 +26,7 @@ def test_a_set_of_runs_is_a_set(first: list[int], more: list[int], asked: list[i
 @settings(deadline=None)
 @given(SEQS, st.integers(0, 60), st.integers(1, 20))
 def test_what_is_missing_of_a_run_is_what_the_set_has_not(seqs: list[int], first: int, count: int) -> None:
-    missing = RunSet(runs_of(np.array(seqs, np.int64)), most=1000).missing(first, count)
+    missing = SequenceRuns(runs_of(np.array(seqs, np.int64)), most=1000).missing(first, count)
     found = [one for low, high in missing for one in range(low, high + 1)]
     assert found == [one for one in range(first, first + count) if one not in set(seqs)]
 
@@ -34,7 +34,7 @@ def test_what_is_missing_of_a_run_is_what_the_set_has_not(seqs: list[int], first
 @settings(deadline=None)
 @given(SEQS, st.integers(1, 5))
 def test_a_bounded_set_forgets_holes_and_never_what_it_has(seqs: list[int], most: int) -> None:
-    made = RunSet(runs_of(np.array(seqs, np.int64)), most=most)
+    made = SequenceRuns(runs_of(np.array(seqs, np.int64)), most=most)
     assert len(made.runs) <= most
     assert made.contains(np.array(seqs, np.int64)).all()
     every = np.arange(61)
@@ -43,5 +43,7 @@ def test_a_bounded_set_forgets_holes_and_never_what_it_has(seqs: list[int], most
         # A hole is still one, or it lies where nothing is known any more, and says so.
         if not is_closed[seq]:
             assert is_there[seq] == (seq in set(seqs)), seq
-    if len(RunSet(made.runs, most=1000).runs) == len(RunSet(runs_of(np.array(seqs)), most=1000).runs):
+    if len(SequenceRuns(made.runs, most=1000).runs) == len(
+        SequenceRuns(runs_of(np.array(seqs)), most=1000).runs
+    ):
         assert not is_closed.any(), "nothing was forgotten"

@@ -289,7 +289,7 @@ def test_a_directory_of_somebody_elses_is_left_alone(root: Path, out: Path) -> N
 
 
 def test_a_second_pipeline_on_a_root_is_refused_and_told_of_the_first(root: Path, out: Path) -> None:
-    from tensorpool.pipeline.runner import _held
+    from tensorpool.pipeline.run import _held
 
     record(root, range(5))
     Stages(define(root, out)).take_all()

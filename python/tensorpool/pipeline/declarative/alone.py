@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ..schemas import Table
 from ..tasks import Item
-from .through_files import rows_of, staged
+from .adapters import rows_of, staged
 
 
 def align_all(

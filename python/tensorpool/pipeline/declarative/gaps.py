@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from ..runs import RunSet, runs_of
+from ..sequence_runs import SequenceRuns, runs_of
 from ..silver import GapTimes
-from ..written import dates, moments
+from ..table_files import dates, moments
 
 GAPS: Final = pa.schema(
     [
@@ -30,7 +30,7 @@ def explained(gaps: pa.Table, frames: pa.Table, schema: pa.Schema) -> pa.Table:
         return schema.empty_table()
     seqs, received = frames["seq"].to_numpy(), frames["receive_time_ns"].to_numpy()
     sound = frames["is_sound"].to_numpy(zero_copy_only=False)
-    known = RunSet(runs_of(seqs[sound]), most=1 << 30)
+    known = SequenceRuns(runs_of(seqs[sound]), most=1 << 30)
     stream, epoch = (gaps[name][0].as_py() for name in ("stream_id", "epoch"))
     times = GapTimes(_edges(epoch, seqs[~sound], received[~sound]))
     rows: list[dict[str, Any]] = []

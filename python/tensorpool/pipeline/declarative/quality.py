@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 
 from .. import schemas
 from ..definition import PipelineSettings
-from ..lineage import depths
-from ..notes import parents_of
+from ..lineage import trace_depths
+from ..metadata import parents_of
 from ..quality import EVENTS, FRAME, GAP, REJECT, TRACE
 from ..quality_task import CARRY, measure_files
+from .adapters import rows_of, staged
 from .columns import declared, spark_schema
 from .groups import groups
-from .through_files import rows_of, staged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -115,7 +115,7 @@ def _depths(rows: pa.Table) -> pa.Table:
     parents = parents_of(rows.filter(is_link).select(["kind", "message"]).to_pylist())
     own = rows.filter(pc.invert(is_link))
     keys = [own[name].to_pylist() for name in ("trace_id", "stream_id", "timestamp_ns")]
-    found, _ = depths(zip(*keys, strict=True), parents, {})
+    found, _ = trace_depths(zip(*keys, strict=True), parents, {})
     columns: dict[str, Any] = {
         "stream_id": own["stream_id"],
         "kind": pa.repeat(pa.scalar(TRACE, pa.int8()), len(own)),

@@ -15,17 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .. import schemas
-from ..aligning import align_files
+from ..align_task import align_files
 from ..columns import parse_columns
 from ..definition import AlignmentSettings, FunctionSettings, PipelineSettings
-from ..judge import rules_for
+from ..function_task import statistics_of, table_work
 from ..silver_task import judge_files
-from ..tensor_task import statistics_of, table_work
+from ..validation import rules_for
+from .adapters import by_file, by_stream
 from .columns import date_of, declared, names, spark_schema
 from .gaps import GAPS, explained
 from .groups import groups
-from .heard import anchors_of, metadata_rows, notes_of
-from .through_files import by_file, by_stream
+from .metadata import anchors_of, metadata_of, metadata_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,7 +95,7 @@ def judged(frames: DataFrame, settings: PipelineSettings) -> DataFrame:
             "stream_id": stream, "files": paths, "staging": staging, "target_bytes": _TARGET_BYTES,
             "payload": settings.payload, "verify": settings.silver.verify, "max_runs": _ALL_RUNS, "seen": {},
             "rules": [rule.as_json() for rule in rules_for(stream, settings.rules)],
-            "notes": notes_of(roots).get(str(stream), {}), "anchors": anchors_of(roots),
+            "notes": metadata_of(roots).get(str(stream), {}), "anchors": anchors_of(roots),
         }  # fmt: skip
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from .figures import AlignmentFigures, Report
 from .histogram import Histogram
 from .tables import TableFile
-from .timeline import Series
+from .timeline import BucketSeries
 from .values import whole
 
 _ABOVE, _BESIDE = "silver/aligned/", "silver/unaligned/"
@@ -24,7 +24,7 @@ def read(report: Report, files: dict[str, list[TableFile]]) -> None:
     for name in sorted({*asked, *there}):
         terms = asked.get(name, {})
         found = AlignmentFigures(name, terms.get("by"), [int(one) for one in terms.get("streams", [])])
-        series = None if report.span is None else Series(report.span)
+        series = None if report.span is None else BucketSeries(report.span)
         spread = Histogram()
         for file in files.get(_ABOVE + name, []):
             for rows in file.batches(["time", "spread"]):
@@ -52,7 +52,7 @@ def _asked(definition: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for one in found if isinstance(one, dict)]
 
 
-def _place(series: Series | None, name: str, rows: pa.RecordBatch) -> None:
+def _place(series: BucketSeries | None, name: str, rows: pa.RecordBatch) -> None:
     if series is None or not len(rows):
         return
     known = rows.filter(pc.is_valid(rows.column("time")))

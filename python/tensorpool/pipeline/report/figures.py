@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .timeline import Floats, Series, Span
+from .timeline import BucketSeries, Floats, TimeRange
 
 Counts = dict[str, int]
 
@@ -100,12 +100,12 @@ class Report:
     pipeline_id: str
     versions: dict[str, int]
     definition: dict[str, Any]
-    span: Span | None = None
+    span: TimeRange | None = None
     streams: list[StreamFigures] = field(default_factory=list)
-    series: dict[int, Series] = field(default_factory=dict)
-    tensors: dict[int, Series] = field(default_factory=dict)
+    series: dict[int, BucketSeries] = field(default_factory=dict)
+    tensors: dict[int, BucketSeries] = field(default_factory=dict)
     alignments: list[AlignmentFigures] = field(default_factory=list)
-    aligned_series: dict[str, Series] = field(default_factory=dict)
+    aligned_series: dict[str, BucketSeries] = field(default_factory=dict)
     tables: list[TableFigures] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -160,7 +160,7 @@ class Report:
             ],
         }
 
-    def _series_json(self, span: Span) -> dict[str, Any]:
+    def _series_json(self, span: TimeRange) -> dict[str, Any]:
         return {
             "start_ns": str(span.start_ns),
             "bucket_ns": str(span.bucket_ns),

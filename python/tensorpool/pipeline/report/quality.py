@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from .figures import Report, StreamFigures
 from .histogram import Histogram
 from .tables import TableFile
-from .timeline import Floats, Series, Span
+from .timeline import BucketSeries, Floats, TimeRange
 from .values import numbers, whole
 
 _TIME: Final = ["stream_id", "interval_start_ns", "interval_ns"]
@@ -35,7 +35,7 @@ def read(report: Report, streams: dict[int, StreamFigures], files: list[TableFil
         ids = whole(rows.column("stream_id"))
         for stream_id in np.unique(ids).tolist():
             stream = streams.setdefault(stream_id, StreamFigures(stream_id))
-            series = report.series.setdefault(stream_id, Series(span))
+            series = report.series.setdefault(stream_id, BucketSeries(span))
             part = rows.filter(pa.array(ids == stream_id))
             _add(stream, series, part)
             for name in _TYPICAL:
@@ -58,7 +58,7 @@ def _rows(files: list[TableFile], columns: list[str]) -> Iterator[pa.RecordBatch
         yield from file.batches(columns)
 
 
-def _span(files: list[TableFile]) -> Span | None:
+def _span(files: list[TableFile]) -> TimeRange | None:
     start = end = finest = None
     for rows in _rows(files, _TIME[1:]):
         if not len(rows):
@@ -70,10 +70,10 @@ def _span(files: list[TableFile]) -> Span | None:
         finest = least if finest is None else min(finest, least)
     if start is None or end is None or finest is None:
         return None
-    return Span.over(start, end, finest)
+    return TimeRange.over(start, end, finest)
 
 
-def _add(stream: StreamFigures, series: Series, rows: pa.RecordBatch) -> None:
+def _add(stream: StreamFigures, series: BucketSeries, rows: pa.RecordBatch) -> None:
     starts, lengths = whole(rows.column("interval_start_ns")), whole(rows.column("interval_ns"))
     at = series.span.place(starts)
     frames = numbers(rows.column("frames"))
@@ -113,7 +113,7 @@ def read_tensors(report: Report, files: list[TableFile]) -> None:
         stream_id = file.stream_id
         if stream_id is None:
             continue
-        series = report.tensors.setdefault(stream_id, Series(report.span))
+        series = report.tensors.setdefault(stream_id, BucketSeries(report.span))
         for rows in file.batches(["receive_time_ns", "min", "max", "mean"]):
             at = report.span.place(whole(rows.column("receive_time_ns")))
             values: dict[str, Any] = {name: numbers(rows.column(name)) for name in ("min", "max", "mean")}

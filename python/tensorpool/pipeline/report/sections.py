@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from .draw import Line, bars_of, chart, sparkline
+from .charts import ChartLine, bars_of, chart, sparkline
 from .figures import AlignmentFigures, Counts, Report, Sample, StreamFigures
 from .scales import UNKNOWN, count_text, moment, short, size_text, span_text
-from .timeline import Floats, Series
+from .timeline import BucketSeries, Floats
 
 CHARTS: Final = 24
 """A chart for each of so many streams; the table has all."""
@@ -96,7 +96,7 @@ def accounts(report: Report) -> str:
     return _section("Accounts", _table(head, rows, foot if len(rows) > 1 else None), lead)
 
 
-def _charted(report: Report) -> list[tuple[StreamFigures, Series]]:
+def _charted(report: Report) -> list[tuple[StreamFigures, BucketSeries]]:
     drawn = [(one, report.series[one.stream_id]) for one in report.streams if one.stream_id in report.series]
     return drawn[:CHARTS]
 
@@ -120,8 +120,8 @@ def rates(report: Report) -> str:
         def more(at: int, rejected: Floats = rejected) -> str:
             return f"rejected {rejected[at]:,.0f}" if rejected[at] else ""
 
-        lines = [Line("received", rate, "a", "area"), Line("received", rate, "a")]
-        shown = lines[1:] if not lost.any() else [*lines[1:], Line("dropped", lost, "bad", "bars")]
+        lines = [ChartLine("received", rate, "a", "area"), ChartLine("received", rate, "a")]
+        shown = lines[1:] if not lost.any() else [*lines[1:], ChartLine("dropped", lost, "bad", "bars")]
         note = f"{short(stream.rate_hz)} Hz" if stream.rate_hz is not None else ""
         charts.append(chart(_title(stream), note, series.span, [*shown], _hz, extra=more, under=lines[:1]))
     return _section("Frames per second", _grid(report, charts))
@@ -138,9 +138,9 @@ def _times(report: Report, what: str) -> list[str]:
         if not np.isfinite(p50).any():
             continue
         figures = stream.latency_ns if what == "latency" else stream.jitter_ns
-        lines = [Line("p99", p99, "b"), Line("p50", p50, "a")]
+        lines = [ChartLine("p99", p99, "b"), ChartLine("p50", p50, "a")]
         note = f"p50 {span_text(figures.get('p50'))}, worst {span_text(figures.get('max'))}"
-        band = [Line("", p99, "b", "area", p50)]
+        band = [ChartLine("", p99, "b", "area", p50)]
         charts.append(chart(_title(stream), note, series.span, lines, span_text, under=band))
     return charts
 
@@ -181,9 +181,9 @@ def alignments(report: Report) -> str:
         series = report.aligned_series.get(one.name)
         if series is None:
             continue
-        lines = [Line("aligned", series.sum("aligned"), "a", "bars")]
+        lines = [ChartLine("aligned", series.sum("aligned"), "a", "bars")]
         if series.sum("unaligned").any():
-            lines.append(Line("not aligned", series.sum("unaligned"), "bad", "bars"))
+            lines.append(ChartLine("not aligned", series.sum("unaligned"), "bad", "bars"))
         charts.append(chart(one.name, "rows over time", series.span, lines, short))
     body = _table(head, rows) + (
         f'<div class="charts" style="margin-top:12px">{"".join(charts)}</div>' if charts else ""
@@ -207,8 +207,8 @@ def tensors(report: Report) -> str:
         if not np.isfinite(mean).any():
             continue
         stream = known.get(stream_id, StreamFigures(stream_id))
-        lines = [Line("mean", mean, "a")]
-        band = [Line("", top, "b", "area", low)]
+        lines = [ChartLine("mean", mean, "a")]
+        band = [ChartLine("", top, "b", "area", low)]
         charts.append(chart(_title(stream), "mean, least to largest", series.span, lines, short, under=band))
     return _section(
         "What is in the tensors", f'<div class="charts">{"".join(charts)}</div>' if charts else ""

@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeRange:
     """A stretch of time, cut into buckets of one length."""
 
     start_ns: int
@@ -22,7 +22,7 @@ class Span:
     buckets: int
 
     @classmethod
-    def over(cls, start_ns: int, end_ns: int, finest_ns: int, most: int = BUCKETS) -> Span:
+    def over(cls, start_ns: int, end_ns: int, finest_ns: int, most: int = BUCKETS) -> TimeRange:
         """Buckets are whole multiples of the finest interval: none gets one interval more than the next."""
         finest = max(finest_ns, 1)
         length = max(end_ns - start_ns, finest)
@@ -41,10 +41,10 @@ class Span:
 
 
 @dataclass(slots=True)
-class Series:
+class BucketSeries:
     """Figures by bucket. Buckets that nothing fell into are NaN, except for sums, which are 0."""
 
-    span: Span
+    span: TimeRange
     sums: dict[str, Floats] = field(default_factory=dict)
     peaks: dict[str, Floats] = field(default_factory=dict)
     weighted: dict[str, tuple[Floats, Floats]] = field(default_factory=dict)

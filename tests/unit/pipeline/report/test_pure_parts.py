@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tensorpool.pipeline.report.histogram import Histogram
 from tensorpool.pipeline.report.scales import moment, short, size_text, span_text, ticks
-from tensorpool.pipeline.report.timeline import Series, Span
+from tensorpool.pipeline.report.timeline import BucketSeries, TimeRange
 
 times = st.integers(0, 2**61)
 
@@ -18,7 +18,7 @@ times = st.integers(0, 2**61)
 def test_buckets_are_whole_intervals_and_cover_the_time(
     start: int, length: int, finest: int, most: int
 ) -> None:
-    span = Span.over(start, start + length, finest, most)
+    span = TimeRange.over(start, start + length, finest, most)
     assert 1 <= span.buckets <= most
     assert span.bucket_ns % finest == 0
     assert span.end_ns >= start + length
@@ -30,8 +30,8 @@ def test_buckets_are_whole_intervals_and_cover_the_time(
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), max_size=60))
 def test_sums_means_and_peaks_do_not_depend_on_how_rows_were_cut(rows: list[tuple[int, int]]) -> None:
-    span = Span.over(0, 10**6, 1000, 7)
-    whole, parts = Series(span), Series(span)
+    span = TimeRange.over(0, 10**6, 1000, 7)
+    whole, parts = BucketSeries(span), BucketSeries(span)
     for series, chunks in ((whole, [rows]), (parts, [[row] for row in rows])):
         for chunk in chunks:
             at = span.place(np.array([when for when, _ in chunk], np.int64))

@@ -17,7 +17,7 @@ Notes = dict[str, dict[str, dict[str, Any]]]
 """Stream → epoch and version, as in `17:3` → kind of message → what it said. As JSON wants it."""
 
 
-def noted(before: Notes, rows: Iterable[dict[str, Any]]) -> Notes:
+def merge_metadata(before: Notes, rows: Iterable[dict[str, Any]]) -> Notes:
     """With what `bronze/metadata` has more. Of each stream the last versions are kept."""
     found = {stream: dict(versions) for stream, versions in before.items()}
     for row in rows:

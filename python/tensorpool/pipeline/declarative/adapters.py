@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..schemas import Table
+from ..table_files import StagedFile, TableFileWriter
 from ..tasks import Item
-from ..written import TableFiles, Written
 
 _FILE_BYTES = 256 << 20
 _ONE_FILE_BYTES = 1 << 60
@@ -24,7 +24,7 @@ _ONE_FILE_BYTES = 1 << 60
 
 def staged(rows: Iterable[pa.RecordBatch | pa.Table], table: Table, directory: str) -> list[tuple[int, str]]:
     """The rows as files of a table, each with its stream; 0 for tables that have none."""
-    files = TableFiles(directory, _FILE_BYTES)
+    files = TableFileWriter(directory, _FILE_BYTES)
     for batch in rows:
         files.add(table, batch)
     return [(int(one.partition.get("stream_id", 0)), one.staged) for one in files.close()]
@@ -32,7 +32,7 @@ def staged(rows: Iterable[pa.RecordBatch | pa.Table], table: Table, directory: s
 
 def rows_of(files: Iterable[dict[str, Any]], table: Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of the files that a task gave for a table, with their partition columns, in the schema."""
-    for one in map(Written.from_json, files):
+    for one in map(StagedFile.from_json, files):
         if one.table != table.name:
             continue
         with pq.ParquetFile(one.staged) as file:
@@ -76,7 +76,7 @@ def by_stream(
     """The same with all rows of a stream in one call, a file for each recording in the order of these: of two
     that have a frame, the earlier one's is taken."""
     with tempfile.TemporaryDirectory() as directory:
-        files = [TableFiles(str(Path(directory) / "in"), _ONE_FILE_BYTES) for _ in recordings]
+        files = [TableFileWriter(str(Path(directory) / "in"), _ONE_FILE_BYTES) for _ in recordings]
         for batch in batches:
             for name, own in zip(recordings, files, strict=True):
                 own.add(source, batch.filter(pc.equal(batch.column("recording"), name)))

@@ -15,7 +15,7 @@ Run = tuple[int, int]
 """First and last sequence, both included."""
 
 
-class RunSet:
+class SequenceRuns:
     """A set of sequences. Keeps at most `most` runs: the lowest holes are closed first, and known as
     closed."""
 

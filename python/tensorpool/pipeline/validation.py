@@ -52,7 +52,7 @@ def rules_for(stream_id: int, rules: Iterable[RuleSettings]) -> list[Rule]:
     ]
 
 
-class Judge:
+class Validator:
     """Applies rules; what was found for one kind of tensor holds for all of that kind."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:

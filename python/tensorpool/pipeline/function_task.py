@@ -20,8 +20,8 @@ from ..errors import PipelineError
 from . import schemas
 from .columns import parse_columns
 from .payloads import Payloads
+from .table_files import TableFileWriter, dates
 from .tasks import Work
-from .written import TableFiles, dates
 
 _ROWS: Final = 4_096
 _INLINE_ROWS: Final = 64
@@ -126,7 +126,7 @@ def _tabled(
     values: Callable[[npt.NDArray[Any]], dict[str, Any]],
     kept: Sequence[str],
 ) -> dict[str, Any]:
-    files = TableFiles(item["staging"], item["target_bytes"])
+    files = TableFileWriter(item["staging"], item["target_bytes"])
     own = [
         name for name in table.schema.names if name not in ("epoch", "seq", "receive_time_ns", "time", *kept)
     ]

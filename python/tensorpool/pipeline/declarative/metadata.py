@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from ...recording import Recording
-from ..clocks import Anchors
-from ..notes import Notes, noted
+from ..latency import AnchorReader
+from ..metadata import Notes, merge_metadata
 
 _ALL_TIME = (-(1 << 62), 1 << 62)
 
@@ -27,15 +27,15 @@ def metadata_rows(root: str, wanted: tuple[int, ...], schema: pa.Schema) -> pa.R
 
 
 @lru_cache(maxsize=1)
-def notes_of(roots: tuple[str, ...]) -> Notes:
+def metadata_of(roots: tuple[str, ...]) -> Notes:
     """What was said of each stream by version, over all recordings. Kept for the next batch of a task."""
     found: Notes = {}
     for root in roots:
         with Recording(root) as one:
-            found = noted(found, one.table("metadata").to_pylist())
+            found = merge_metadata(found, one.table("metadata").to_pylist())
     return found
 
 
 @lru_cache(maxsize=1)
 def anchors_of(roots: tuple[str, ...]) -> dict[str, list[list[int]]]:
-    return {root: Anchors(Path(root)).between(*_ALL_TIME) for root in roots}
+    return {root: AnchorReader(Path(root)).between(*_ALL_TIME) for root in roots}

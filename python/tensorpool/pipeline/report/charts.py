@@ -11,14 +11,14 @@ from typing import Final
 import numpy as np
 
 from .scales import moment, ticks
-from .timeline import Floats, Span
+from .timeline import Floats, TimeRange
 
 WIDTH: Final = 1000.0
 HEIGHT: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """A row of figures: a line, an area down to 0, a band down to `floor`, or bars."""
 
     name: str
@@ -29,8 +29,8 @@ class Line:
 
 
 def chart(
-    title: str, note: str, span: Span, lines: Sequence[Line], text: Callable[[float], str], *,
-    extra: Callable[[int], str] | None = None, under: Sequence[Line] = (),
+    title: str, note: str, span: TimeRange, lines: Sequence[ChartLine], text: Callable[[float], str], *,
+    extra: Callable[[int], str] | None = None, under: Sequence[ChartLine] = (),
 ) -> str:  # fmt: skip
     """A figure with axes. `text` writes a value; `extra` adds words on a bucket to what is shown on hover;
     what is `under` has no words of its own."""
@@ -61,7 +61,7 @@ def chart(
     )
 
 
-def _axis(lines: Sequence[Line]) -> tuple[float, list[float]]:
+def _axis(lines: Sequence[ChartLine]) -> tuple[float, list[float]]:
     known = np.concatenate(
         [one[np.isfinite(one)] for line in lines for one in (line.values, line.floor) if one is not None]
     )
@@ -72,7 +72,10 @@ def _axis(lines: Sequence[Line]) -> tuple[float, list[float]]:
 
 
 def _words(
-    span: Span, lines: Sequence[Line], text: Callable[[float], str], extra: Callable[[int], str] | None
+    span: TimeRange,
+    lines: Sequence[ChartLine],
+    text: Callable[[float], str],
+    extra: Callable[[int], str] | None,
 ) -> list[str]:
     """What a look at each bucket says."""
     found = []
@@ -87,7 +90,7 @@ def _words(
     return found
 
 
-def _draw(line: Line, buckets: int, y: Callable[[float], float]) -> str:
+def _draw(line: ChartLine, buckets: int, y: Callable[[float], float]) -> str:
     if line.kind == "bars":
         return _bars(line, buckets, y)
     found = []
@@ -114,7 +117,7 @@ def _x(at: int, buckets: int) -> float:
     return (at + 0.5) / buckets * WIDTH
 
 
-def _runs(line: Line) -> list[tuple[int, int]]:
+def _runs(line: ChartLine) -> list[tuple[int, int]]:
     """Stretches without a hole: nothing is drawn where nothing is known."""
     known = np.isfinite(line.values)
     if line.floor is not None:
@@ -124,7 +127,7 @@ def _runs(line: Line) -> list[tuple[int, int]]:
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
-def _bars(line: Line, buckets: int, y: Callable[[float], float]) -> str:
+def _bars(line: ChartLine, buckets: int, y: Callable[[float], float]) -> str:
     width = WIDTH / buckets
     path = "".join(
         f"M{at * width + width * 0.1:.1f} {HEIGHT:g}V{y(float(value)):.1f}h{width * 0.8:.1f}V{HEIGHT:g}Z"
@@ -134,7 +137,7 @@ def _bars(line: Line, buckets: int, y: Callable[[float], float]) -> str:
     return f'<path class="bar {line.tone}" d="{path}"/>' if path else ""
 
 
-def _times(span: Span) -> str:
+def _times(span: TimeRange) -> str:
     is_long = span.end_ns - span.start_ns > 86_400_000_000_000
     labels = []
     for share in (0.0, 0.5, 1.0):

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from . import layout, schemas
-from .align import ALIGNED, EpochOrder, Progress, Terms, decide
+from .align import ALIGNED, AlignmentTerms, EpochOrder, Progress, decide
 from .definition import AlignmentSettings, PipelineSettings
 from .schemas import MEMBER, Table
+from .table_files import StagedFile, TableFileWriter, dates, moments, read_file
 from .tasks import Tasks
-from .written import TableFiles, Written, dates, moments, read_file
 
 _MEMBERS: Final = [field.name for field in MEMBER]
 _FROM_SILVER: Final = [name for name in _MEMBERS if name not in ("stream_id", "key")]
@@ -33,24 +33,24 @@ def step(
     staging: str,
     *,
     closing: bool,
-) -> tuple[list[Written], list[Written], dict[str, Any], dict[str, Any]]:
+) -> tuple[list[StagedFile], list[StagedFile], dict[str, Any], dict[str, Any]]:
     """One step of every alignment: files of tables, files to carry, what is remembered, what was counted."""
     items = [
         _item(one, root, files, state, settings, staging, closing=closing) for one in settings.alignments
     ]
-    written: list[Written] = []
-    carried: list[Written] = []
+    written: list[StagedFile] = []
+    carried: list[StagedFile] = []
     remembered: dict[str, Any] = {}
     counts: dict[str, dict[str, int]] = {}
     for one, result in zip(settings.alignments, tasks.run(align_files, items), strict=True):
-        written += [Written.from_json(file) for file in result["files"]]
-        carried += [_named(Written.from_json(file), one.name) for file in result["carried"]]
+        written += [StagedFile.from_json(file) for file in result["files"]]
+        carried += [_named(StagedFile.from_json(file), one.name) for file in result["carried"]]
         remembered[one.name] = result["state"]
         counts[one.name] = result["counts"]
     return written, carried, remembered, counts
 
 
-def _named(file: Written, name: str) -> Written:
+def _named(file: StagedFile, name: str) -> StagedFile:
     file.table = name
     return file
 
@@ -88,7 +88,7 @@ def _item(
 
 def align_files(item: dict[str, Any]) -> dict[str, Any]:
     """The work of one task: an alignment's new frames, and those that wait."""
-    terms = Terms(tuple(item["streams"]), item["tolerance"], item["wait_ns"], item["max_pending"])
+    terms = AlignmentTerms(tuple(item["streams"]), item["tolerance"], item["wait_ns"], item["max_pending"])
     order = EpochOrder.from_json(item["state"].get("epochs", {}))
     rows, is_new = _rows(item, order)
     stream, key = (rows[name].to_numpy() for name in ("stream_id", "key"))
@@ -101,12 +101,12 @@ def align_files(item: dict[str, Any]) -> dict[str, Any]:
         Progress.from_json(item["state"].get("progress", {})),
         closing=item["closing"],
     )
-    files = TableFiles(item["staging"], item["target_bytes"])
+    files = TableFileWriter(item["staging"], item["target_bytes"])
     if decision.aligned:
         files.add(schemas.aligned(item["name"]), _aligned(rows, key, np.array(decision.aligned, np.int64)))
     if decision.unaligned:
         files.add(schemas.unaligned(item["name"]), _unaligned(rows, decision.unaligned))
-    carry = TableFiles(item["staging"], item["target_bytes"])
+    carry = TableFileWriter(item["staging"], item["target_bytes"])
     if len(decision.kept):
         carry.add(CARRY, rows.take(pa.array(decision.kept)))
     counts = Counter(reason for _, reason, _ in decision.unaligned)

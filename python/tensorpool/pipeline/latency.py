@@ -16,7 +16,7 @@ _LONGEST_NS: Final = 3_600_000_000_000
 """More is no latency, but the clock of another host."""
 
 
-class Anchors:
+class AnchorReader:
     """A recording's anchors, as of the last `refresh`."""
 
     def __init__(self, recording: Path) -> None:

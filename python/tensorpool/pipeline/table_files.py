@@ -32,7 +32,7 @@ _BULKY: Final = frozenset({"payload", "message"})
 
 
 @dataclass(slots=True)
-class Written:
+class StagedFile:
     """One file, and what a commit says of it. `staged` is its place until then."""
 
     table: str
@@ -63,7 +63,7 @@ def read_file(path: str | os.PathLike[str], columns: Sequence[str] | None = None
         return file.read(columns=None if columns is None else list(columns), use_threads=False)
 
 
-class TableFiles:
+class TableFileWriter:
     """Takes rows of tables and writes them into files, one at a time for each partition.
 
     Rows have the partition columns too; they say where a row goes and are left out of the file.
@@ -73,7 +73,7 @@ class TableFiles:
         self._staging = Path(staging)
         self._target = target_bytes
         self._open: dict[tuple[str, tuple[str, ...]], _File] = {}
-        self.written: list[Written] = []
+        self.written: list[StagedFile] = []
 
     def add(self, table: Table, rows: pa.RecordBatch | pa.Table) -> None:
         for partition, part in _partitioned(rows, table.partitions):
@@ -86,7 +86,7 @@ class TableFiles:
                 self.written.append(file.close())
                 del self._open[key]
 
-    def close(self) -> list[Written]:
+    def close(self) -> list[StagedFile]:
         """Ends all files, durably; gives what was written."""
         for file in self._open.values():
             self.written.append(file.close())
@@ -142,12 +142,12 @@ class _File:
         self._flush()
         return self._stored >= target_bytes * 3 // 4
 
-    def close(self) -> Written:
+    def close(self) -> StagedFile:
         self._flush()
         with write_errors(self._path):
             self._writer.close()
             sync_file(self._path)
-        return Written(
+        return StagedFile(
             self._table.name,
             str(self._path),
             self._partition,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .. import _native
 from ..errors import LockHeld, MissingPackage, PipelineError
 from . import bronze, layout, marker
-from .compaction import Merged
+from .compaction import CompactionResult
 from .definition import PipelineSettings, parse
 from .engine import Engine
 from .functions import Callables
@@ -77,7 +77,7 @@ def run(
                 session.stop()
 
 
-def compact(root: str | os.PathLike[str]) -> dict[str, Merged]:
+def compact(root: str | os.PathLike[str]) -> dict[str, CompactionResult]:
     """Merges small files of all tables of a root, without Spark; gives what became of them, by table.
 
     Raises PipelineError, and LockHeld where a pipeline works on the root.
