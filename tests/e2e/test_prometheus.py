@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tensorpool.metrics import MetricsPage, MetricsServer
+from tensorpool.metrics import MetricsServer, MetricsSource
 from tensorpool.monitor.snapshot import Snapshot
 from tests.e2e.prometheus import needs_prometheus, program, prometheus
 from tests.unit.top.scene import system
@@ -93,7 +93,7 @@ def test_every_query_of_the_board_has_data_and_the_alerts_fire(
     tmp_path: Path, wait_until: Callable[..., Any]
 ) -> None:
     with (
-        MetricsServer("127.0.0.1:0", MetricsPage(Moving())) as server,
+        MetricsServer("127.0.0.1:0", MetricsSource(Moving())) as server,
         prometheus(tmp_path, str(server.address), RULES) as there,
     ):
         wait_until(lambda: there.query('up{job="tensorpool"} == 1'), timeout=60)
@@ -122,7 +122,7 @@ def test_every_query_of_the_board_has_data_and_the_alerts_fire(
 
 
 def test_prometheus_has_nothing_to_say_against_names_units_and_text() -> None:
-    done = promtool("check", "metrics", given=MetricsPage(system)())
+    done = promtool("check", "metrics", given=MetricsSource(system)())
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -192,7 +192,7 @@ def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
 def test_every_metric_in_the_board_and_the_rules_is_one_that_we_have() -> None:
     import re
 
-    from tensorpool.metrics.catalogue import CATALOGUE
+    from tensorpool.metrics.collect import CATALOGUE
 
     known = {one.name for one in CATALOGUE}
     used = set(re.findall(r"tensorpool_\w+", BOARD.read_text("utf-8") + RULES.read_text("utf-8")))

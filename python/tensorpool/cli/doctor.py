@@ -37,7 +37,7 @@ def doctor(ctx: click.Context, config: str | None, aeron_dir: str | None, as_jso
     if ctx.invoked_subcommand is not None:
         return
     from .. import __version__
-    from ..doctor import Check, Status, examine, worst
+    from ..doctor import Check, Status, run_checks, worst
 
     marks = {
         Status.OK: Text("✓", style=GOOD),
@@ -53,7 +53,7 @@ def doctor(ctx: click.Context, config: str | None, aeron_dir: str | None, as_jso
             words.append("\n→ ", style="bold").append(check.remedy)
         return marks[check.status], Text(check.name), words
 
-    checks = examine(__version__, config_file=config, aeron_dir=aeron_dir)
+    checks = run_checks(__version__, config_file=config, aeron_dir=aeron_dir)
     status = worst(checks)
     if as_json:
         click.echo(json.dumps({"status": status, "checks": [one.as_json() for one in checks]}, indent=2))

@@ -8,8 +8,8 @@ from .. import context
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..discovery import DiscoverySettings
 from ..driver import DriverSettings
-from ..metrics.address import Address
 from ..metrics.config import MetricsSettings
+from ..metrics.server import Address
 from ..runtime.config import Config, role_options
 from ..runtime.role import run_role
 from ..service.config import ServiceSettings
@@ -75,17 +75,16 @@ def show(to: Connection) -> None:
     """Print them once, as Prometheus would read them."""
     import json
 
-    from ..metrics import MetricsPage
-    from ..top.app import settle
-    from ..top.feed import WatcherFeed
+    from ..metrics import MetricsSource
+    from ..top.app import MonitorSource, settle
 
     with to.context() as ctx:
-        feed = WatcherFeed(ctx)
+        feed = MonitorSource(ctx)
         try:
             snapshot = settle(feed, to.timeout)
         finally:
             feed.close()
-    page = MetricsPage(lambda: snapshot)
+    page = MetricsSource(lambda: snapshot)
     if not to.as_json:
         click.echo(page(), nl=False)
         return

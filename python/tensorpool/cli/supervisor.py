@@ -13,7 +13,7 @@ from .. import context
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
 from ..errors import NoSuchService
-from ..metrics import Metrics, MetricsSettings
+from ..metrics import MetricsExporter, MetricsSettings
 from ..monitor import LedgerMonitor
 from ..monitor.listener import model_limits, reduced_gc
 from ..runtime.config import Config, role_options
@@ -85,7 +85,7 @@ def run(config: Config) -> None:
                 audit=LedgerMonitor(model_limits(ctx)),
             )
             # Here, where there is a log already: it says where they are.
-            stack.enter_context(Metrics(config[MetricsSettings], lambda: agent.latest))
+            stack.enter_context(MetricsExporter(config[MetricsSettings], lambda: agent.latest))
             return agent
 
         run_role("supervisor", config, make_agent)

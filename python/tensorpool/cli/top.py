@@ -19,8 +19,8 @@ from .parameters import StreamId
 from .screen import console
 
 if TYPE_CHECKING:
-    from ..top.feed import WatcherFeed
-    from ..top.page import Page
+    from ..top.app import MonitorSource
+    from ..top.page import PageState
 
 _EPILOG = """
 \b
@@ -69,16 +69,16 @@ def top(
     `--json` prints one object a look.
     """
     from ..monitor.listener import reduced_gc
-    from ..top.feed import WatcherFeed
-    from ..top.page import Page
+    from ..top.app import MonitorSource
+    from ..top.page import PageState
 
-    page = Page(tab=_PAGES.index(first), detail=stream_id, filter=words, wants_picture=not no_picture)
+    page = PageState(tab=_PAGES.index(first), detail=stream_id, filter=words, wants_picture=not no_picture)
     if sort is not None and not page.sort_by(sort):
         known = ", ".join(one.title for one in page.table.columns if one.title)
         raise click.UsageError(f"{first} has no column {sort!r}; there are {known}")
     screen = console()
     with reduced_gc(), to.context() as ctx:
-        feed = WatcherFeed(ctx)
+        feed = MonitorSource(ctx)
         try:
             if picture is not None:
                 _write(picture, ctx, feed, page, to)
@@ -92,11 +92,11 @@ def top(
             feed.close()
 
 
-def _live(ctx: Context, feed: WatcherFeed, page: Page, screen: Console, period: float) -> None:
+def _live(ctx: Context, feed: MonitorSource, page: PageState, screen: Console, period: float) -> None:
     from ..top.app import run
-    from ..top.newest import Newest
+    from ..top.preview import FramePreview
 
-    newest = Newest(ctx, has_colours=_has_colours(screen), own=feed.own)
+    newest = FramePreview(ctx, has_colours=_has_colours(screen), own=feed.own)
     try:
         run(screen, feed, newest, page, period=period)
     finally:
@@ -107,14 +107,14 @@ def _is_interactive(screen: Console) -> bool:
     return screen.is_terminal and not screen.is_dumb_terminal and sys.stdin.isatty()
 
 
-def _write(path: Path, ctx: Context, feed: WatcherFeed, page: Page, to: Connection) -> None:
+def _write(path: Path, ctx: Context, feed: MonitorSource, page: PageState, to: Connection) -> None:
     """As large as the terminal, or as `COLUMNS` and `LINES` say."""
     from ..top.app import frame, settle
-    from ..top.newest import Newest
-    from ..top.screenshot import svg
+    from ..top.draw import svg
+    from ..top.preview import FramePreview
 
     width, height = shutil.get_terminal_size()
-    newest = Newest(ctx, has_colours=True, own=feed.own)
+    newest = FramePreview(ctx, has_colours=True, own=feed.own)
     try:
         # The first look attaches; the second knows by which id, which is then left out of what is shown.
         frame(page, newest, width, height)
@@ -138,7 +138,7 @@ def _has_colours(screen: Console) -> bool:
 
 
 def _print(
-    feed: WatcherFeed, page: Page, screen: Console, to: Connection, *, period: float, once: bool
+    feed: MonitorSource, page: PageState, screen: Console, to: Connection, *, period: float, once: bool
 ) -> None:
     from ..top.app import settle
 
@@ -157,17 +157,16 @@ def _print(
         time.sleep(max(0.0, until - time.monotonic()))
 
 
-def _as_json(page: Page) -> Any:
+def _as_json(page: PageState) -> Any:
     """All that was heard, with the time of day."""
     from ..monitor.snapshot import as_json
 
     return {"time_ns": str(time.time_ns()), **as_json(page.snapshot)}
 
 
-def _lines(page: Page, width: int) -> list[Text]:
+def _lines(page: PageState, width: int) -> list[Text]:
     """As much as there is, not as much as fits a screen."""
-    from ..top.detail import detail_lines
-    from ..top.draw import plain_list
+    from ..top.draw import detail_lines, plain_list
 
     if page.detail is not None:
         return detail_lines(page.snapshot, page.detail, width)

@@ -12,7 +12,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..sbe import MAGIC
 from ..shm.epoch_files import HEADER_RING, Mount, is_alive, mount_of, mounts, user_name
 from ..shm.inspect import STALE_NS, read_superblock
-from .check import Check, fail, megabytes, ok, warn
+from .checks import Check, fail, megabytes, ok, warn
 
 # A stream that nobody has described: 8 slots of 64 KiB, 1 MiB and 4 MiB.
 ONE_STREAM_BYTES: Final = 8 * ((64 << 10) + (1 << 20) + (4 << 20)) + (8 << 10)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from ..transport.channels import DEFAULT_DESCRIPTOR_TERM_BYTES, MAX_TERM_BYTES
-from .check import Check, fail, megabytes, ok, warn
+from .checks import Check, fail, megabytes, ok, warn
 from .memory import Space
 
 SAFETY: Final = 2.0

@@ -1,22 +1,20 @@
 """Figures of a running system for Prometheus and OpenTelemetry, made from the supervisor's picture of it."""
 
-from .address import Address
+from .agent import MetricsExporter, MetricsSource
 from .collect import Limits, collect
 from .config import MetricsSettings
-from .endpoint import Metrics
 from .exposition import CONTENT_TYPE, Family, Metric, render
-from .page import MetricsPage
-from .server import EndpointTaken, MetricsServer
+from .server import Address, AddressInUse, MetricsServer
 
 __all__ = [
     "CONTENT_TYPE",
     "Address",
-    "EndpointTaken",
+    "AddressInUse",
     "Family",
     "Limits",
     "Metric",
-    "Metrics",
-    "MetricsPage",
+    "MetricsExporter",
+    "MetricsSource",
     "MetricsServer",
     "MetricsSettings",
     "collect",

@@ -7,8 +7,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from ..runtime.config import DurationNs, parse_duration, setting, settings
-from .address import address_fault
 from .collect import DEFAULT_LIMITS, Limits
+from .server import address_fault
 
 _MOST_SERIES: Final = 1_000_000
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import TensorPoolError
-from .catalogue import CATALOGUE
+from .collect import CATALOGUE
 from .exposition import Family, Metric
 
 if TYPE_CHECKING:

@@ -5,11 +5,10 @@ python -m tensorpool.metrics.reference > docs/reference/metrics.md
 
 from __future__ import annotations
 
-from .address import Address
-from .catalogue import GROUPS
-from .collect import DEFAULT_LIMITS
+from .collect import DEFAULT_LIMITS, GROUPS
 from .exposition import LONGEST_LABEL
 from .otel import otel_name
+from .server import Address
 
 _OPENING = f"""\
 # Metrics

@@ -5,11 +5,19 @@ with MetricsServer("127.0.0.1:9464", page):     # page() gives the text of /metr
 
 A stranger can cost it a bounded number of sockets and bytes, and one page a second: scrapes in between get
 the same page again.
+
+HOST:PORT of the metrics endpoint. The host is an address of this machine: its own, unless said.
+
+One HTTP request, as little of it as a scrape needs. Pure: bytes in, an answer out.
+
+A page on this machine is within reach of every web page that its users open: a foreign name that was made to
+point here (DNS rebinding) is refused by its `Host`. Addresses are let in, since no name stands behind them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import os
 import selectors
@@ -22,9 +30,163 @@ from typing import Final, Self
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import TensorPoolError
-from .address import Address
 from .exposition import CONTENT_TYPE
-from .requests import LARGEST_REQUEST, Answer, answer, is_whole, words
+
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 9464
+"""The one that exporters of OpenTelemetry use for Prometheus."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen. Port 0: any that is free."""
+
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`HOST:PORT`, `HOST`, `:PORT` or `PORT`; raises ValueError with the reason."""
+        host, port = text.strip(), ""
+        if host.isascii() and host.isdecimal():
+            host, port = "", host
+        elif host.startswith("["):
+            host, closing, rest = host[1:].partition("]")
+            if not closing or (rest and not rest.startswith(":")):
+                raise ValueError(f"{text!r} is no HOST:PORT; an IPv6 address is written as [::1]:9464")
+            port = rest[1:]
+        elif host.count(":") == 1:
+            host, _, port = host.partition(":")
+        host = {"": DEFAULT_HOST, "localhost": DEFAULT_HOST}.get(host, host)
+        try:
+            # No names: a look-up that takes its time, and may say another thing tomorrow.
+            found = str(ipaddress.ip_address(host))
+        except ValueError:
+            raise ValueError(f"{text!r} is no HOST:PORT; HOST is an address, as in 127.0.0.1:9464") from None
+        if not port:
+            return cls(found)
+        if not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+            raise ValueError(f"{port!r} is no port; ports are 0 to 65535")
+        return cls(found, int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        return ipaddress.ip_address(self.host).is_loopback
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def address_fault(text: str) -> str | None:
+    """Why a setting is no address; None for one that is."""
+    try:
+        Address.parse(text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+LARGEST_REQUEST: Final = 8192
+_END: Final = b"\r\n\r\n"
+_PLAIN: Final = "text/plain; charset=utf-8"
+_WORDS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    421: "Misdirected Request",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+_LOCAL: Final = frozenset({"localhost"})
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """What goes back; the connection is closed after it."""
+
+    status: int
+    body: bytes
+    content_type: str = _PLAIN
+    allow: str = ""
+    head_only: bool = False
+
+    def encode(self) -> bytes:
+        lines = [
+            f"HTTP/1.1 {self.status} {_WORDS[self.status]}",
+            f"Content-Type: {self.content_type}",
+            f"Content-Length: {len(self.body)}",
+            "X-Content-Type-Options: nosniff",
+            "Cache-Control: no-store",
+            "Connection: close",
+        ]
+        if self.allow:
+            lines.append(f"Allow: {self.allow}")
+        head = "\r\n".join(lines).encode("ascii") + _END
+        return head if self.head_only else head + self.body
+
+
+def words(status: int, text: str) -> HttpResponse:
+    return HttpResponse(status, (text + "\n").encode())
+
+
+def is_whole(received: bytes) -> bool:
+    """Whether there is enough for an answer. Nothing after the head is read: no request here has a body."""
+    return _END in received or len(received) > LARGEST_REQUEST
+
+
+def answer(
+    received: bytes, pages: Callable[[str], HttpResponse | None], hosts: Collection[str] = ()
+) -> HttpResponse:
+    """`pages` gives the answer for a path, None for one that is not there."""
+    head, end, _ = received.partition(_END)
+    if not end or len(head) > LARGEST_REQUEST:
+        return words(431, f"a request has at most {LARGEST_REQUEST} bytes")
+    line, *rest = head.split(b"\r\n")
+    parts = line.split(b" ")
+    if len(parts) != 3 or not parts[2].startswith(b"HTTP/1.") or not parts[1].isascii():
+        return words(400, "this is no HTTP request")
+    fields: dict[bytes, bytes] = {}
+    for one in rest:
+        name, colon, value = one.partition(b":")
+        if not colon or not name or name != name.strip() or (name.lower() == b"host" and b"host" in fields):
+            return words(400, "this is no HTTP request")
+        fields[name.lower()] = value.strip()
+    if not host_is_known(fields.get(b"host", b"").decode("latin-1"), hosts):
+        return words(421, "this name is not ours; metrics.hosts says which names are")
+    if parts[0] not in (b"GET", b"HEAD"):
+        return HttpResponse(405, b"only GET and HEAD\n", allow="GET, HEAD")
+    path = parts[1].decode("ascii").partition("?")[0]
+    found = pages(path) or words(404, "not found; the metrics are at /metrics")
+    if parts[0] == b"HEAD":
+        return HttpResponse(found.status, found.body, found.content_type, head_only=True)
+    return found
+
+
+def host_is_known(host: str, hosts: Collection[str] = ()) -> bool:
+    """Whether a `Host` field names this machine: by an address, as localhost, or by a name that was set."""
+    name = host
+    if host.startswith("["):
+        name, closing, port = host[1:].partition("]")
+        if not closing or (port and not _is_port(port)):
+            return False
+    elif ":" in host:
+        name, _, port = host.rpartition(":")
+        if not _is_port(":" + port):
+            return False
+    if name.lower().rstrip(".") in _LOCAL or name.lower() in {one.lower() for one in hosts}:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_port(text: str) -> bool:
+    return text.startswith(":") and text[1:].isascii() and text[1:].isdecimal() and int(text[1:]) < 1 << 16
+
 
 _LOG = logging.getLogger(__name__)
 _MOST_CONNECTIONS: Final = 32
@@ -38,7 +200,7 @@ _INDEX: Final = (
 )
 
 
-class EndpointTaken(TensorPoolError, OSError):
+class AddressInUse(TensorPoolError, OSError):
     """The address cannot be listened on."""
 
     def __init__(self, message: str, *, address: str) -> None:
@@ -189,18 +351,18 @@ class MetricsServer:
         self._selector.unregister(one.socket)
         one.socket.close()
 
-    def _answer(self, path: str) -> Answer | None:
+    def _answer(self, path: str) -> HttpResponse | None:
         match path:
             case "/metrics":
                 return self._metrics()
             case "/":
-                return Answer(200, _INDEX, "text/html; charset=utf-8")
+                return HttpResponse(200, _INDEX, "text/html; charset=utf-8")
             case "/-/healthy":
                 return words(200, "ok")
             case _:
                 return None
 
-    def _metrics(self) -> Answer:
+    def _metrics(self) -> HttpResponse:
         now = self._clock.monotonic_ns()
         if self._cached is None or now - self._cached_ns >= _FRESH_NS:
             try:
@@ -209,7 +371,7 @@ class MetricsServer:
                 _LOG.exception("the metrics could not be put together")
                 return words(500, "the metrics could not be put together; the log says why")
             self._cached_ns = now
-        return Answer(200, self._cached, CONTENT_TYPE)
+        return HttpResponse(200, self._cached, CONTENT_TYPE)
 
 
 def _listen(address: Address) -> socket.socket:
@@ -222,7 +384,7 @@ def _listen(address: Address) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        raise EndpointTaken(
+        raise AddressInUse(
             f"metrics cannot be served on {address}: {error.strerror}; choose another: --metrics HOST:PORT",
             address=str(address),
         ) from None

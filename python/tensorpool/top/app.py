@@ -1,29 +1,77 @@
-"""`tensorpool top`: the loop around the page."""
+"""`tensorpool top`: the loop around the page.
+
+Where `tensorpool top` has its snapshots from: a picture of its own, whether a supervisor runs or not.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from ..monitor.snapshot import Snapshot
-from .detail import picture_size
-from .draw import draw
-from .feed import without
-from .newest import Newest
-from .page import Page
-from .terminal import Keyboard
+from ..context import Context
+from ..monitor import LedgerMonitor
+from ..monitor.listener import SystemMonitor, model_limits
+from ..monitor.snapshot import Snapshot, StreamView
+from .draw import draw, preview_size
+from .keyboard import Keyboard
+from .page import PageState
+from .preview import FramePreview
+
+# Rates need two reports of everybody.
+_PERIODS: Final = 2.5
+
+
+class MonitorSource:
+    """Ears and a picture on a context. `own` are consumers of ours, which nobody wants to see."""
+
+    def __init__(self, context: Context) -> None:
+        self._watcher = SystemMonitor(context, audit=LedgerMonitor(model_limits(context)))
+        bounds = self._watcher.bounds
+        self._settle_s = _PERIODS * max(bounds.announce_period_ns, bounds.report_period_ns) / 1e9
+        self.own: set[int] = set()
+
+    def poll(self) -> int:
+        return self._watcher.poll()
+
+    def snapshot(self) -> Snapshot:
+        found = self._watcher.snapshot()
+        return without(found, self.own) if self.own else found
+
+    def is_settled(self, listened_s: float) -> bool:
+        return listened_s >= self._settle_s
+
+    def close(self) -> None:
+        self._watcher.close()
+
+
+def without(snapshot: Snapshot, consumer_ids: set[int]) -> Snapshot:
+    """The same without these consumers."""
+    return replace(snapshot, streams=tuple(_without(one, consumer_ids) for one in snapshot.streams))
+
+
+def _without(stream: StreamView, consumer_ids: set[int]) -> StreamView:
+    left = tuple(one for one in stream.consumers if one.consumer_id not in consumer_ids)
+    if len(left) == len(stream.consumers):
+        return stream
+    dropped: Counter[str] = Counter()
+    for one in left:
+        dropped.update(one.dropped)
+    return replace(stream, consumers=left, dropped=dropped)
+
 
 _LISTEN_S: Final = 0.05
 
 
-class Feed(Protocol):
+class SnapshotSource(Protocol):
     """Where snapshots come from."""
 
     def poll(self) -> object:
@@ -38,7 +86,9 @@ class Feed(Protocol):
         ...
 
 
-def run(console: Console, feed: Feed, newest: Newest, page: Page, *, period: float) -> None:
+def run(
+    console: Console, feed: SnapshotSource, newest: FramePreview, page: PageState, *, period: float
+) -> None:
     """Until q, Ctrl-C, or the end of the terminal."""
     due, drawn = time.monotonic(), (0, 0)
     with (
@@ -76,19 +126,19 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def frame(page: Page, newest: Newest | None, width: int, height: int) -> list[Text]:
+def frame(page: PageState, newest: FramePreview | None, width: int, height: int) -> list[Text]:
     """One look at everything."""
     picture: Sequence[Text] = ()
     if newest is not None:
         wanted = page.detail if page.wants_picture else None
-        picture = newest.look(wanted, *picture_size(width, height))
+        picture = newest.look(wanted, *preview_size(width, height))
         if newest.own:
             # Its id is known only now, and the snapshot may have it already.
             page.snapshot = without(page.snapshot, newest.own)
     return draw(page, width, height, picture)
 
 
-def settle(feed: Feed, timeout: float, *, least: float = 0.0) -> Snapshot:
+def settle(feed: SnapshotSource, timeout: float, *, least: float = 0.0) -> Snapshot:
     """A snapshot in which everybody has had the time to speak: rates need two reports of each.
 
     Listens for `least` seconds, and then until nothing more is to come, or the time is over.

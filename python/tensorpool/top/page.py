@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from ..monitor.snapshot import Snapshot
-from . import keys
+from . import keyboard
 from .tables import TABLES, Table
 
 _LONGEST_FILTER: Final = 64
@@ -26,7 +26,7 @@ class Sorting:
 
 
 @dataclass
-class Page:
+class PageState:
     """The state of the screen."""
 
     snapshot: Snapshot = field(default_factory=lambda: Snapshot(0))
@@ -133,7 +133,7 @@ class Page:
 
     def press(self, key: str) -> None:
         """A key; what means nothing here changes nothing."""
-        if key == keys.INTERRUPT:
+        if key == keyboard.INTERRUPT:
             self.done = True
         elif self.is_typing:
             self._type(key)
@@ -144,11 +144,11 @@ class Page:
             self._command(key)
 
     def _type(self, key: str) -> None:
-        if key == keys.ENTER:
+        if key == keyboard.ENTER:
             self.is_typing = False
-        elif key == keys.ESCAPE:
+        elif key == keyboard.ESCAPE:
             self.is_typing, self.filter = False, ""
-        elif key == keys.BACKSPACE:
+        elif key == keyboard.BACKSPACE:
             self.filter = self.filter[:-1]
         elif len(key) == 1 and key.isprintable() and len(self.filter) < _LONGEST_FILTER:
             self.filter += key
@@ -163,20 +163,29 @@ class Page:
                 self.is_paused = not self.is_paused
             case "p":
                 self.wants_picture = not self.wants_picture
-            case keys.ESCAPE | keys.BACKSPACE:
+            case keyboard.ESCAPE | keyboard.BACKSPACE:
                 self._back()
-            case keys.TAB | keys.BACK_TAB:
-                self._to_tab((self.tab + (1 if key == keys.TAB else -1)) % len(TABLES))
+            case keyboard.TAB | keyboard.BACK_TAB:
+                self._to_tab((self.tab + (1 if key == keyboard.TAB else -1)) % len(TABLES))
             case _ if len(key) == 1 and "1" <= key <= str(len(TABLES)):
                 self._to_tab(int(key) - 1)
-            case keys.UP | keys.DOWN | "k" | "j" | keys.PAGE_UP | keys.PAGE_DOWN | keys.HOME | keys.END:
+            case (
+                keyboard.UP
+                | keyboard.DOWN
+                | "k"
+                | "j"
+                | keyboard.PAGE_UP
+                | keyboard.PAGE_DOWN
+                | keyboard.HOME
+                | keyboard.END
+            ):
                 self._move(key)
             case _ if self.detail is None:
                 self._list_command(key)
 
     def _list_command(self, key: str) -> None:
         match key:
-            case keys.ENTER:
+            case keyboard.ENTER:
                 self.detail, self.scroll = self.selected(), 0
             case "/":
                 self.is_typing = True
@@ -206,12 +215,12 @@ class Page:
         sorting.reverse = sorting.column is not None and place > 0 and self.table.columns[place].right
 
     def _move(self, key: str) -> None:
-        steps = {keys.UP: -1, "k": -1, keys.DOWN: 1, "j": 1}
+        steps = {keyboard.UP: -1, "k": -1, keyboard.DOWN: 1, "j": 1}
         steps |= {
-            keys.PAGE_UP: -self.height,
-            keys.PAGE_DOWN: self.height,
-            keys.HOME: -(1 << 31),
-            keys.END: 1 << 31,
+            keyboard.PAGE_UP: -self.height,
+            keyboard.PAGE_DOWN: self.height,
+            keyboard.HOME: -(1 << 31),
+            keyboard.END: 1 << 31,
         }
         if self.detail is not None:
             self.scroll = max(0, self.scroll + steps[key])

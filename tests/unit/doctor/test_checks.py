@@ -12,10 +12,19 @@ import pytest
 
 from tensorpool import _native
 from tensorpool.clock import SYSTEM_CLOCK, ManualClock
-from tensorpool.doctor import Check, Status, examine, worst
-from tensorpool.doctor.aeron import MediaDriverFacts, check_media_driver
-from tensorpool.doctor.limits import check_files, check_mappings, check_memlock
-from tensorpool.doctor.machine import check_clock, check_java, check_system
+from tensorpool.doctor import Check, Status, run_checks, worst
+from tensorpool.doctor.drivers import MediaDriverFacts, check_media_driver, check_shm_driver
+from tensorpool.doctor.host import (
+    DirectoryFacts,
+    check_base,
+    check_clock,
+    check_files,
+    check_java,
+    check_mappings,
+    check_memlock,
+    check_state,
+    check_system,
+)
 from tensorpool.doctor.memory import (
     ONE_STREAM_BYTES,
     Leftover,
@@ -25,8 +34,6 @@ from tensorpool.doctor.memory import (
     check_space,
     find_leftovers,
 )
-from tensorpool.doctor.places import Place, check_base, check_state
-from tensorpool.doctor.shm_driver import check_shm_driver
 from tensorpool.driver import Holder
 from tensorpool.shm.epoch_files import Mount, user_name
 from tensorpool.transport.media_driver import MarkFile
@@ -132,8 +139,8 @@ def test_mappings() -> None:
     speaks(check_mappings(1000), Status.WARN, "vm.max_map_count")
 
 
-BASE = Place(SHM, SHM, uid=0, mode=0o1777, is_writable=True)
-OWN = Place(SHM / "tensorpool-me", SHM / "tensorpool-me", uid=7, mode=0o700, is_writable=True)
+BASE = DirectoryFacts(SHM, SHM, uid=0, mode=0o1777, is_writable=True)
+OWN = DirectoryFacts(SHM / "tensorpool-me", SHM / "tensorpool-me", uid=7, mode=0o700, is_writable=True)
 MISSING = replace(OWN, there=SHM, uid=0, mode=0o1777)
 
 
@@ -148,7 +155,7 @@ MISSING = replace(OWN, there=SHM, uid=0, mode=0o1777)
         (BASE, replace(OWN, mode=0o770), Status.WARN, "chmod go-w"),
     ],
 )
-def test_base_directory(base: Place, own: Place, status: Status, words: str) -> None:
+def test_base_directory(base: DirectoryFacts, own: DirectoryFacts, status: Status, words: str) -> None:
     speaks(check_base(base, own, me=7), status, words)
 
 
@@ -161,12 +168,12 @@ def test_base_directory(base: Place, own: Place, status: Status, words: str) -> 
         (replace(OWN, mode=0o777), Status.WARN, "chmod go-w"),
     ],
 )
-def test_state_directory(state: Place, status: Status, words: str) -> None:
+def test_state_directory(state: DirectoryFacts, status: Status, words: str) -> None:
     speaks(check_state(state, me=7), status, words)
 
 
 def test_a_place_that_is_missing_is_judged_by_what_is_above_it(tmp_path: Path) -> None:
-    place = Place.of(tmp_path / "a" / "b")
+    place = DirectoryFacts.of(tmp_path / "a" / "b")
     assert (place.exists, place.there, place.is_writable) == (False, tmp_path, True)
     assert "not there yet" in place.words()
 
@@ -246,7 +253,7 @@ def test_a_broken_configuration_is_a_finding_and_the_rest_is_looked_at(
 ) -> None:
     file = tmp_path / "tp.toml"
     file.write_text("[shm]\nname_space = 'x'\n")
-    checks = {one.name: one for one in examine("1", config_file=file, aeron_dir=str(aeron_dir))}
+    checks = {one.name: one for one in run_checks("1", config_file=file, aeron_dir=str(aeron_dir))}
     speaks(checks["configuration"], Status.FAIL, "namespace")
     assert checks["media driver"].found == f"none in {aeron_dir}; tensorpool.open() embeds one"
 
@@ -256,7 +263,7 @@ def test_a_look_starts_no_media_driver_and_makes_no_region_nor_state(
 ) -> None:
     file = tmp_path / "tp.toml"
     file.write_text(f"[shm]\nbase_dir = '{shm_base}'\n")
-    assert worst(examine("1", config_file=file, aeron_dir=str(aeron_dir))) is not Status.FAIL
+    assert worst(run_checks("1", config_file=file, aeron_dir=str(aeron_dir))) is not Status.FAIL
     assert not aeron_dir.exists()
     assert list(shm_base.iterdir()) == []
     assert list(state_home.iterdir()) == []

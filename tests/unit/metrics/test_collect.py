@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tensorpool.metrics import Family, Limits, collect
-from tensorpool.metrics.catalogue import CATALOGUE
+from tensorpool.metrics.collect import CATALOGUE
 from tensorpool.metrics.reference import page
 from tensorpool.monitor.snapshot import Snapshot
 from tests.unit.top.scene import consumer, stream, system

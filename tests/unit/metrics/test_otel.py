@@ -7,8 +7,8 @@ from typing import Any
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Sum
 
 from tensorpool.clock import ManualClock
-from tensorpool.metrics import MetricsPage
-from tensorpool.metrics.catalogue import CATALOGUE
+from tensorpool.metrics import MetricsSource
+from tensorpool.metrics.collect import CATALOGUE
 from tensorpool.metrics.otel import OtelExport, otel_name
 from tests.unit.top.scene import system
 
@@ -26,7 +26,7 @@ def exported(reader: InMemoryMetricReader) -> dict[str, Any]:
 
 def test_every_sample_of_the_page_is_exported_with_its_labels_and_unit() -> None:
     reader = InMemoryMetricReader()
-    page = MetricsPage(system)
+    page = MetricsSource(system)
     with OtelExport(page.families, reader=reader):
         found = exported(reader)
         for family in page.families():
@@ -54,7 +54,7 @@ def test_all_metrics_of_one_round_are_of_one_moment() -> None:
 
     def families() -> Any:
         looks.append(clock.monotonic_ns())
-        return MetricsPage(system).families()
+        return MetricsSource(system).families()
 
     with OtelExport(families, reader=reader, clock=clock):
         exported(reader)

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorpool.metrics.requests import LARGEST_REQUEST, Answer, answer, host_is_known, is_whole
+from tensorpool.metrics.server import LARGEST_REQUEST, HttpResponse, answer, host_is_known, is_whole
 
 
-def pages(path: str) -> Answer | None:
-    return Answer(200, b"the page") if path == "/metrics" else None
+def pages(path: str) -> HttpResponse | None:
+    return HttpResponse(200, b"the page") if path == "/metrics" else None
 
 
-def ask(line: str, *fields: str, hosts: tuple[str, ...] = ()) -> Answer:
+def ask(line: str, *fields: str, hosts: tuple[str, ...] = ()) -> HttpResponse:
     return answer("\r\n".join([line, *fields, "", ""]).encode(), pages, hosts)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tensorpool.clock import ManualClock
-from tensorpool.metrics import CONTENT_TYPE, Address, EndpointTaken, MetricsServer
+from tensorpool.metrics import CONTENT_TYPE, Address, AddressInUse, MetricsServer
 from tensorpool.metrics.server import _MOST_CONNECTIONS
 
 PATIENCE_S = 60
@@ -66,7 +66,7 @@ def test_the_loopback_is_the_default_and_ipv6_works() -> None:
 
 
 def test_an_address_in_use_is_an_error_that_says_what_to_do(server: MetricsServer) -> None:
-    with pytest.raises(EndpointTaken, match="choose another") as caught:
+    with pytest.raises(AddressInUse, match="choose another") as caught:
         MetricsServer(str(server.address), lambda: "")
     assert caught.value.address == str(server.address)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorpool.top.feed import without
+from tensorpool.top.app import without
 from tests.unit.top.scene import system
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorpool.top.keys import (
+from tensorpool.top.keyboard import (
     BACK_TAB,
     BACKSPACE,
     DOWN,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tensorpool.top.layout import Cell, Column, clean, fit, lay_out, line_of
+from tensorpool.top.tables import Cell, Column, clean, fit, lay_out, line_of
 
 COLUMNS: list[Column[tuple[str, str, int]]] = [
     Column("id", lambda row: str(row[2]), lambda row: row[2], right=True, weight=0),

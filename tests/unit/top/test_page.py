@@ -11,52 +11,52 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tensorpool.monitor.snapshot import LedgerView, Snapshot
-from tensorpool.top import keys
+from tensorpool.top import keyboard
 from tensorpool.top.draw import draw
-from tensorpool.top.layout import lay_out
-from tensorpool.top.page import Page
+from tensorpool.top.page import PageState
+from tensorpool.top.tables import lay_out
 from tests.unit.top.scene import consumer, stream, system
 
 ALL_KEYS = [
-    keys.UP,
-    keys.DOWN,
-    keys.PAGE_UP,
-    keys.PAGE_DOWN,
-    keys.HOME,
-    keys.END,
-    keys.ENTER,
-    keys.ESCAPE,
-    keys.BACKSPACE,
-    keys.TAB,
-    keys.BACK_TAB,
+    keyboard.UP,
+    keyboard.DOWN,
+    keyboard.PAGE_UP,
+    keyboard.PAGE_DOWN,
+    keyboard.HOME,
+    keyboard.END,
+    keyboard.ENTER,
+    keyboard.ESCAPE,
+    keyboard.BACKSPACE,
+    keyboard.TAB,
+    keyboard.BACK_TAB,
     *"123456789sSr/p? hjkx<>é",
 ]
 
 
-def page() -> Page:
-    found = Page()
+def page() -> PageState:
+    found = PageState()
     found.show(system())
     return found
 
 
-def press(found: Page, *pressed: str) -> Page:
+def press(found: PageState, *pressed: str) -> PageState:
     for key in pressed:
         found.press(key)
     return found
 
 
-def text(found: Page, width: int = 80, height: int = 24) -> str:
+def text(found: PageState, width: int = 80, height: int = 24) -> str:
     return "\n".join(line.plain for line in draw(found, width, height))
 
 
-def ids(found: Page) -> list[int]:
+def ids(found: PageState) -> list[int]:
     return [row.stream_id for row in found.rows()]
 
 
 def test_the_title_says_what_is_wrong() -> None:
     title = text(page()).splitlines()[0]
     assert "1 id collision  1 ledger mismatch  3 of 6 streams live" in title
-    sound = Page()
+    sound = PageState()
     sound.show(replace(system(), ledger=LedgerView({"exact": 8, "mismatch": 0})))
     assert "mismatch" not in text(sound)
 
@@ -114,19 +114,19 @@ def test_sorting_goes_through_all_columns_and_back_to_none() -> None:
 
 
 def test_a_filter_is_typed_kept_and_dropped() -> None:
-    found = press(page(), "/", *"CAM lefx", keys.BACKSPACE)
+    found = press(page(), "/", *"CAM lefx", keyboard.BACKSPACE)
     assert found.is_typing
     assert "filter: CAM lef" in text(found)
     assert ids(found) == [10000]
-    press(found, keys.ENTER)
+    press(found, keyboard.ENTER)
     assert not found.is_typing
     assert press(found, "q").done
-    assert ids(press(page(), "/", *"cam", keys.ENTER, keys.ESCAPE)) == ids(page())
-    assert "no row has 'zzz'" in text(press(page(), "/", *"zzz", keys.ENTER))
+    assert ids(press(page(), "/", *"cam", keyboard.ENTER, keyboard.ESCAPE)) == ids(page())
+    assert "no row has 'zzz'" in text(press(page(), "/", *"zzz", keyboard.ENTER))
 
 
 def test_the_cursor_stays_with_its_thing_when_others_come_and_go() -> None:
-    found = press(page(), keys.DOWN, keys.DOWN)
+    found = press(page(), keyboard.DOWN, keyboard.DOWN)
     assert found.selected() == 10010
     before = system()
     found.show(replace(before, streams=(stream(5), *before.streams)))
@@ -136,7 +136,7 @@ def test_the_cursor_stays_with_its_thing_when_others_come_and_go() -> None:
 
 
 def test_nobody_has_chosen_anything_yet_so_the_first_line_is_it() -> None:
-    found = Page()
+    found = PageState()
     found.show(Snapshot(0, streams=(stream(9),)))
     assert found.selected() == 9
     found.show(Snapshot(0, streams=(stream(3), stream(9))))
@@ -144,7 +144,7 @@ def test_nobody_has_chosen_anything_yet_so_the_first_line_is_it() -> None:
 
 
 def test_details_tell_of_one_stream_and_escape_goes_back() -> None:
-    found = press(page(), keys.ENTER)
+    found = press(page(), keyboard.ENTER)
     shown = text(found, 100, 40)
     for words in (
         "the left eye",
@@ -158,9 +158,9 @@ def test_details_tell_of_one_stream_and_escape_goes_back() -> None:
         "1298074214633706",
     ):
         assert words in shown, words
-    assert press(found, keys.ESCAPE).detail is None
+    assert press(found, keyboard.ESCAPE).detail is None
     assert "made from  10000 camera-left, 10001 camera-right" in text(
-        press(page(), keys.DOWN, keys.DOWN, keys.ENTER), 100
+        press(page(), keyboard.DOWN, keyboard.DOWN, keyboard.ENTER), 100
     )
     found.detail = 4711
     assert "stream 4711 is gone" in text(found)
@@ -184,7 +184,7 @@ def test_help_covers_the_page_and_any_key_goes_back() -> None:
 
 def test_ctrl_c_ends_it_also_while_a_filter_is_typed() -> None:
     assert press(page(), "/", "q").done is False
-    assert press(page(), "/", keys.INTERRUPT).done
+    assert press(page(), "/", keyboard.INTERRUPT).done
 
 
 def test_without_colours_nothing_is_lost() -> None:
@@ -211,12 +211,12 @@ def test_whatever_is_pressed_the_screen_is_exactly_filled(
 
 
 def test_a_thousand_streams_scroll() -> None:
-    found = Page()
+    found = PageState()
     found.show(Snapshot(0, streams=tuple(stream(n, f"s{n}") for n in range(1000))))
-    shown = text(press(found, keys.END))
+    shown = text(press(found, keyboard.END))
     assert " s999 " in shown
     assert " s0 " not in shown
-    text(press(found, keys.PAGE_UP))
+    text(press(found, keyboard.PAGE_UP))
     assert found.selected() == 979
 
 
@@ -234,17 +234,17 @@ def test_thousands_of_rows_are_laid_out_once_a_look_however_many_keys_are_presse
     crowd = Snapshot(
         0, streams=tuple(stream(n, consumers=tuple(readers[4 * n : 4 * n + 4])) for n in range(100))
     )
-    found = Page(tab=1)
+    found = PageState(tab=1)
     found.show(crowd)
     for _ in range(30):
-        assert text(press(found, keys.DOWN))
+        assert text(press(found, keyboard.DOWN))
     assert laid == [400]
     # What changes what is seen is laid out anew: another look, order, filter, page or width.
     found.show(replace(crowd, now_ns=1))
     text(found)
     text(press(found, "s"))
     text(press(found, "r"))
-    text(press(found, "/", "9", "9", keys.ENTER))
+    text(press(found, "/", "9", "9", keyboard.ENTER))
     text(press(found, "1"))
     text(found, width=100)
     assert laid[:4] == [400] * 4

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tensorpool.preview import NotAnImage
-from tensorpool.top.thumbnail import half_blocks, letters, shrink
+from tensorpool.top.preview import half_blocks, letters, shrink
 
 
 def test_a_picture_keeps_its_shape_and_its_colours() -> None:

@@ -1,4 +1,7 @@
-"""Aeron's media driver: does one run, whose is it, and does it put readers to rest in time."""
+"""Aeron's media driver: does one run, whose is it, and does it put readers to rest in time.
+
+The SHM driver: does one hold the namespace, and on which media driver.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,17 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
+from ..driver import Holder, other_driver, qualified_namespace, read_holder
 from ..errors import MediaDriverError
 from ..runtime.counters import AeronCounterValue, read_aeron_counters
 from ..shm.epoch_files import is_alive
 from ..shm.inspect import user_of
 from ..transport import embed_lock_path
 from ..transport.media_driver import MarkFile, measure_timer_interval, read_mark_file
-from .check import Check, fail, ok, warn
+from .checks import Check, fail, ok, warn
 
 # A driver that we embed looks at its timers each 2 ms, Aeron's default is a second.
 _SLOW_TIMER_S: Final = 0.05
@@ -42,7 +47,7 @@ class MediaDriverFacts:
     trouble: str = ""
 
 
-def look_at_media_driver(aeron_dir: str) -> MediaDriverFacts:
+def probe_media_driver(aeron_dir: str) -> MediaDriverFacts:
     """Takes up to two and a half seconds where a driver has a slow timer."""
     try:
         mark = read_mark_file(aeron_dir)
@@ -156,3 +161,28 @@ def _check_timers(facts: MediaDriverFacts) -> Check:
         "Start it with AERON_TIMER_INTERVAL=2ms (aeronmd) or -Daeron.timer.interval=2ms (Java), or let "
         "tensorpool embed one. The untethered timeouts are named on our channels and need no setting.",
     )
+
+
+_SHM_NAME = "SHM driver"
+
+
+def check_shm_driver(holder: Holder | None, *, place: str, aeron_dir: str) -> Check:
+    if holder is None:
+        return ok(_SHM_NAME, f"none holds namespace {place!r}; tensorpool.open() embeds one")
+    found = str(holder)
+    if holder.aeron_dir and Path(holder.aeron_dir).absolute() != Path(aeron_dir).absolute():
+        return warn(
+            _SHM_NAME,
+            found,
+            f"It is on another media driver than {aeron_dir}, so requests from here never reach it.",
+            f"AERON_DIR={holder.aeron_dir}, or choose another [shm] namespace.",
+        )
+    return ok(_SHM_NAME, found)
+
+
+def driver_checks(
+    base: Path, namespace: str, instance_id: str, *, aeron_dir: str, control_stream_id: int
+) -> list[Check]:
+    """Looks at the lock, which is its user's own, and at the media driver's counters; takes nothing."""
+    holder = read_holder(base, namespace, instance_id) or other_driver(aeron_dir, control_stream_id)
+    return [check_shm_driver(holder, place=qualified_namespace(namespace, instance_id), aeron_dir=aeron_dir)]
