@@ -14,7 +14,8 @@ from ..bridge.mappings import host_faults
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
 from ..errors import ConfigError, NoSuchService
-from ..runtime.config import Config, role_options
+from ..runtime.config import Config
+from ..runtime.config.options import role_options
 from ..runtime.role import run_role
 from ..service.config import ServiceSettings
 from .connection import Connection, connection_options

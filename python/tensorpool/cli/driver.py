@@ -19,7 +19,8 @@ from ..discovery import DiscoverySettings
 from ..driver import DriverAgent, DriverSettings, other_driver, read_holder
 from ..driver.client import SERVICE, all_rows
 from ..errors import NoSuchService, ServiceTimeout
-from ..runtime.config import Config, role_options
+from ..runtime.config import Config
+from ..runtime.config.options import role_options
 from ..runtime.role import run_role
 from ..service import ServiceClient
 from ..service.config import ServiceSettings

@@ -10,7 +10,8 @@ from ..discovery import DiscoverySettings
 from ..driver import DriverSettings
 from ..metrics.config import MetricsSettings
 from ..metrics.server import Address
-from ..runtime.config import Config, role_options
+from ..runtime.config import Config
+from ..runtime.config.options import role_options
 from ..runtime.role import run_role
 from ..service.config import ServiceSettings
 from .connection import Connection, connection_options

@@ -17,7 +17,8 @@ from .. import context
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
 from ..recorder.config import RecorderSettings
-from ..runtime.config import Config, role_options
+from ..runtime.config import Config
+from ..runtime.config.options import role_options
 from ..runtime.logs import Logging
 from ..runtime.process import Readiness, Signals
 from ..runtime.role import LogSettings, RuntimeSettings

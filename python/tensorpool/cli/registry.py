@@ -13,7 +13,8 @@ from ..discovery import DiscoverySettings
 from ..driver import DriverSettings
 from ..errors import NoSuchService
 from ..registry import RegistryAgent, RegistrySettings
-from ..runtime.config import Config, role_options
+from ..runtime.config import Config
+from ..runtime.config.options import role_options
 from ..runtime.role import RuntimeSettings, run_role
 from ..service.config import ServiceSettings
 from .connection import Connection, connection_options

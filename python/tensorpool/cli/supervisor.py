@@ -16,7 +16,8 @@ from ..errors import NoSuchService
 from ..metrics import MetricsExporter, MetricsSettings
 from ..monitor import LedgerMonitor
 from ..monitor.listener import model_limits, reduced_gc
-from ..runtime.config import Config, role_options
+from ..runtime.config import Config
+from ..runtime.config.options import role_options
 from ..runtime.role import RuntimeSettings, run_role
 from ..service import ServiceClient
 from ..service.config import ServiceSettings

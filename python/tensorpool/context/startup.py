@@ -20,7 +20,7 @@ from ..discovery import DiscoveredStream, DiscoverySettings
 from ..driver import DriverSettings
 from ..errors import ConfigError
 from ..runtime.config import Config
-from ..runtime.config.options import FILE_VARIABLE
+from ..runtime.config.sources import FILE_VARIABLE
 from ..service import ServiceClient
 from ..service.client import DEFAULT_TIMEOUT_S
 from ..service.config import ServiceSettings

@@ -16,7 +16,7 @@ from ..context.config import AeronSettings, ShmSettings
 from ..driver import DriverSettings
 from ..errors import InvalidConfig
 from ..runtime.config import Config
-from ..runtime.config.options import FILE_VARIABLE
+from ..runtime.config.sources import FILE_VARIABLE
 from ..transport import default_aeron_dir
 from .checks import Check, Status, fail, ok, worst
 from .drivers import check_media_driver, driver_checks, probe_media_driver

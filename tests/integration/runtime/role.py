@@ -9,7 +9,8 @@ import click
 
 from tensorpool.errors import RoleFailed, TensorPoolError
 from tensorpool.runtime import run_role
-from tensorpool.runtime.config import Config, DurationNs, parse_duration, role_options, setting, settings
+from tensorpool.runtime.config import Config, DurationNs, parse_duration, setting, settings
+from tensorpool.runtime.config.options import role_options
 
 
 @settings("sample")

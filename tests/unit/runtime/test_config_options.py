@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from tensorpool.errors import InvalidConfig
 from tensorpool.runtime import LogSettings, RuntimeSettings
-from tensorpool.runtime.config import Config, role_options
+from tensorpool.runtime.config import Config
+from tensorpool.runtime.config.options import role_options
 from tests.unit.runtime.sample import SampleSettings
 
 

@@ -1,7 +1,6 @@
 """Configuration: TOML, then environment, then flags, into validated settings."""
 
 from .config import Change, Config, check_file
-from .options import role_options
 from .sources import Origin, Override
 from .spec import ROLES, setting, settings, table
 from .units import (
@@ -32,7 +31,6 @@ __all__ = [
     "format_size",
     "parse_duration",
     "parse_size",
-    "role_options",
     "setting",
     "settings",
     "table",

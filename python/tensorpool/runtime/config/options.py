@@ -17,11 +17,10 @@ from typing import Any
 import click
 
 from .config import Config
-from .sources import Origin, Override
+from .sources import FILE_VARIABLE, Origin, Override
 from .spec import FieldSpec, TableSpec, role_of, spec_of
 from .toml import Path as KeyPath
 
-FILE_VARIABLE = "TENSORPOOL_CONFIG"
 _Command = Callable[..., Any]
 _Decorator = Callable[[_Command], _Command]
 

@@ -15,6 +15,8 @@ from .spec import TableSpec
 from .toml import Path as KeyPath
 
 PREFIX = "TENSORPOOL_"
+FILE_VARIABLE = "TENSORPOOL_CONFIG"
+"""Environment variable with the path of the configuration file."""
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
