@@ -15,12 +15,11 @@ from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
 from ..errors import ConfigError, NoSuchService
 from ..runtime.config import Config
-from ..runtime.config.options import role_options
 from ..runtime.role import run_role
 from ..service.config import ServiceSettings
-from .connection import Connection, connection_options
-from .groups import RunByDefault
-from .screen import DIM, columns, console
+from .options import ConnectOptions, connect_options, role_options
+from .output import DIM, columns, console
+from .params import DefaultRunGroup
 
 _EPILOG = """
 \b
@@ -74,7 +73,7 @@ def _check(config: Config) -> None:
         raise ConfigError("; ".join(f"bridge.{key}: {reason}" for key, reason in faults))
 
 
-@click.group(cls=RunByDefault, epilog=_EPILOG)
+@click.group(cls=DefaultRunGroup, epilog=_EPILOG)
 def bridge() -> None:
     """Carry streams between hosts over Aeron UDP.
 
@@ -111,8 +110,8 @@ def run(config: Config) -> None:
 
 @bridge.command(epilog=_STATUS)
 @click.option("--instance", help="The bridge's instance id, where several run on this host.")
-@connection_options
-def status(to: Connection, instance: str | None) -> None:
+@connect_options
+def status(to: ConnectOptions, instance: str | None) -> None:
     """What crosses, and what became of every frame.
 
     At the receiving end both ends are joined: published = delivered + dropped by the sender, on the way, by
@@ -130,7 +129,7 @@ def status(to: Connection, instance: str | None) -> None:
     console().print(table)
 
 
-def _status(to: Connection, instance: str | None) -> dict[str, Any]:
+def _status(to: ConnectOptions, instance: str | None) -> dict[str, Any]:
     try:
         with to.client(f"bridge:{instance}" if instance else "bridge") as client:
             found: dict[str, Any] = client.call("status")

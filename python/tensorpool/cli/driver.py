@@ -1,4 +1,7 @@
-"""`tensorpool driver`: run the SHM driver, look at one that runs, steer it."""
+"""`tensorpool driver`: run the SHM driver, look at one that runs, steer it.
+
+Leases as a table, wherever a command shows them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.table import Table
 from rich.text import Text
 
 from .. import context
@@ -20,15 +24,27 @@ from ..driver import DriverAgent, DriverSettings, other_driver, read_holder
 from ..driver.client import SERVICE, all_rows
 from ..errors import NoSuchService, ServiceTimeout
 from ..runtime.config import Config
-from ..runtime.config.options import role_options
 from ..runtime.role import run_role
 from ..service import ServiceClient
 from ..service.config import ServiceSettings
-from .connection import Connection, connection_options, token_option
-from .groups import RunByDefault
-from .leases import leases_table
-from .parameters import StreamId
-from .screen import DIM, columns, console, format_bytes, format_duration, pairs, size_text
+from .options import ConnectOptions, connect_options, role_options, token_option
+from .output import DIM, columns, console, format_bytes, format_duration, key_values, size_text
+from .params import DefaultRunGroup, StreamId
+
+
+def leases_table(leases: list[dict[str, Any]], *, with_stream: bool = False, are_over: bool = False) -> Table:
+    """Rows of `leases()` of `service:driver`."""
+    heads = ["lease", *(["stream"] if with_stream else []), "role", "client", "state", "held for"]
+    heads += [] if are_over else ["left"]
+    table = columns(*heads, right=("stream", "client", "held for", "left"))
+    for one in leases:
+        row = [str(one["lease_id"]), *([str(one["stream_id"])] if with_stream else [])]
+        row += [one["role"], str(one["client_id"]), one["state"], format_duration(one["age_s"])]
+        if not are_over:
+            row.append("" if one["expires_in_s"] is None else format_duration(one["expires_in_s"]))
+        table.add_row(*row)
+    return table
+
 
 _STREAM_ID = StreamId()
 _CLIENT_ID = click.IntRange(1, 0xFFFF_FFFE)
@@ -83,7 +99,7 @@ Examples:
 """
 
 
-@click.group(cls=RunByDefault, epilog=_EPILOG)
+@click.group(cls=DefaultRunGroup, epilog=_EPILOG)
 def driver() -> None:
     """Run the SHM driver, which owns the memory of all streams; look at it and steer it.
 
@@ -126,7 +142,7 @@ def _instance(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def _client(to: Connection, instance: str | None, token: str | None = None) -> Iterator[ServiceClient]:
+def _client(to: ConnectOptions, instance: str | None, token: str | None = None) -> Iterator[ServiceClient]:
     try:
         with to.client(f"{SERVICE}:{instance}" if instance else SERVICE, token) as client:
             yield client
@@ -139,8 +155,8 @@ def _client(to: Connection, instance: str | None, token: str | None = None) -> I
 
 @driver.command(epilog="\b\nExamples:\n  tensorpool driver status\n  tensorpool driver status --json\n")
 @_instance
-@connection_options
-def status(to: Connection, instance: str | None) -> None:
+@connect_options
+def status(to: ConnectOptions, instance: str | None) -> None:
     """The driver as a whole: whose it is, where, how much it holds."""
     with _client(to, instance) as client:
         found: dict[str, Any] = client.call("status")
@@ -165,20 +181,20 @@ def status(to: Connection, instance: str | None) -> None:
         ("leases", found["leases"]),
         ("memory", f"{format_bytes(found['bytes'])}{quota}"),
     ]
-    screen.print(pairs(rows))
+    screen.print(key_values(rows))
     if counted := [
         (name, words)
         for name, value in found["counters"].items()
         if name not in found and (words := _counted(value))
     ]:
         screen.print()
-        screen.print(pairs(counted))
+        screen.print(key_values(counted))
 
 
 @driver.command(epilog=_STREAMS)
 @_instance
-@connection_options
-def streams(to: Connection, instance: str | None) -> None:
+@connect_options
+def streams(to: ConnectOptions, instance: str | None) -> None:
     """Every stream that the driver knows, with or without memory at the moment."""
     with _client(to, instance) as client:
         found = all_rows(client, "streams")
@@ -207,8 +223,8 @@ def streams(to: Connection, instance: str | None) -> None:
 @driver.command(epilog=_LEASES)
 @click.option("--stream", "stream_id", type=_STREAM_ID, help="Only those of this stream.")
 @_instance
-@connection_options
-def leases(to: Connection, instance: str | None, stream_id: int | None) -> None:
+@connect_options
+def leases(to: ConnectOptions, instance: str | None, stream_id: int | None) -> None:
     """Who holds leases, and for how long."""
     with _client(to, instance) as client:
         found = all_rows(client, "leases", stream_id=stream_id)
@@ -222,9 +238,9 @@ def leases(to: Connection, instance: str | None, stream_id: int | None) -> None:
 @click.option("--reason", default="", help="Told to whoever loses a lease.")
 @token_option
 @_instance
-@connection_options
+@connect_options
 def revoke(
-    to: Connection,
+    to: ConnectOptions,
     instance: str | None,
     token: str | None,
     lease_id: int | None,
@@ -254,8 +270,8 @@ def revoke(
 @click.option("--reason", default="", help="Told to everybody who is attached.")
 @token_option
 @_instance
-@connection_options
-def stop(to: Connection, instance: str | None, token: str | None, reason: str) -> None:
+@connect_options
+def stop(to: ConnectOptions, instance: str | None, token: str | None, reason: str) -> None:
     """Stop the driver in good order, and wait until it is gone: clients are told, all its memory goes.
 
     Needs the token of `[service]` in the driver's configuration.

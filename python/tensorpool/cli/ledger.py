@@ -13,9 +13,9 @@ from rich.text import Text
 
 from ..context import Context
 from ..monitor import LedgerRow, LiveLedger, Verdict
-from .connection import Connection, connection_options
-from .parameters import StreamId
-from .screen import BAD, DIM, GOOD, WARN, columns, console
+from .options import ConnectOptions, connect_options
+from .output import BAD, DIM, GOOD, WARN, columns, console
+from .params import StreamId
 
 _EPILOG = """
 \b
@@ -43,8 +43,8 @@ _STYLES = {
     type=click.FloatRange(0, 3600),
     help="Seconds to wait for exact figures.",
 )
-@connection_options
-def ledger(to: Connection, is_live: bool, stream_ids: tuple[int, ...], settle: float) -> None:
+@connect_options
+def ledger(to: ConnectOptions, is_live: bool, stream_ids: tuple[int, ...], settle: float) -> None:
     """Show that published = delivered + dropped by reason, for every stream and path.
 
     Joins what producers, consumers, recorders and bridges tell. What does not fit, and goes on not to fit, is

@@ -11,11 +11,10 @@ from ..driver import DriverSettings
 from ..metrics.config import MetricsSettings
 from ..metrics.server import Address
 from ..runtime.config import Config
-from ..runtime.config.options import role_options
 from ..runtime.role import run_role
 from ..service.config import ServiceSettings
-from .connection import Connection, connection_options
-from .groups import RunByDefault
+from .options import ConnectOptions, connect_options, role_options
+from .params import DefaultRunGroup
 
 _EPILOG = """
 \b
@@ -34,7 +33,7 @@ Examples:
 """
 
 
-@click.group(cls=RunByDefault, epilog=_EPILOG)
+@click.group(cls=DefaultRunGroup, epilog=_EPILOG)
 def metrics() -> None:
     """Serve figures of the whole system to Prometheus, or send them to OpenTelemetry.
 
@@ -71,8 +70,8 @@ def run(config: Config) -> None:
 
 
 @metrics.command(epilog=_SHOW)
-@connection_options
-def show(to: Connection) -> None:
+@connect_options
+def show(to: ConnectOptions) -> None:
     """Print them once, as Prometheus would read them."""
     import json
 

@@ -1,23 +1,228 @@
-"""`tensorpool pipeline`: recordings to tables, on any Spark."""
+"""`tensorpool pipeline`: recordings to tables, on any Spark.
+
+`tensorpool pipeline init --declarative DIR`: the same tables as a project of Spark's own.
+
+`tensorpool pipeline report`: a pipeline's tables as one page.
+
+How a pipeline looks on a screen: its stages while it runs, and its account at the end.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
+import sys
+import time
+import webbrowser
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from ..runtime.process import Signals
-from .groups import Noun
-from .pipeline_declarative import write_project
-from .pipeline_report import report
-from .pipeline_screen import Screen, show_status
-from .screen import columns, console
+from .output import BAD, DIM, GOOD, WARN, columns, console, format_bytes, format_duration, key_values
+from .params import CommandGroup
 
 if TYPE_CHECKING:
-    from ..pipeline import PipelineSettings
+    from ..pipeline import PipelineSettings, Status
+
+
+def write_project(directory: Path, recordings: tuple[Path, ...]) -> None:
+    """Writes the project and says how to run it."""
+    from ..pipeline import declarative, definition
+
+    settings = None
+    if recordings:
+        named = [str(root.absolute()) for root in recordings]
+        settings = definition.parse({"pipeline": {"recordings": named, "out": str(directory / "tables")}})
+    declarative.write_project(directory, settings)
+    if settings is None:
+        click.echo(f"say in {directory / 'pipeline.toml'} where the recordings are, then:", err=True)
+    click.echo(f"cd {shlex.quote(str(directory))} && SPARK_CONF_DIR=conf spark-pipelines run", err=True)
+
+
+_REPORT_EPILOG = """
+\b
+Examples:
+  tensorpool pipeline report TABLES                       writes TABLES.html
+  tensorpool pipeline report TABLES --out report.html --open
+  tensorpool pipeline report TABLES --json | jq .totals
+"""
+
+
+@click.command(epilog=_REPORT_EPILOG)
+@click.argument("root", metavar="ROOT", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The page.  [ROOT.html]")
+@click.option("--open", "show", is_flag=True, help="Show it in the browser.")
+@click.option(
+    "--samples",
+    default=4,
+    show_default=True,
+    type=click.IntRange(0, 64),
+    help="Frames of each stream to show.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same figures on stdout; no page unless --out.")
+def report(root: Path, out: Path | None, show: bool, samples: int, as_json: bool) -> None:
+    """Make one HTML page of the tables in ROOT: rates, gaps, latency, alignment, frames.
+
+    The page needs no network and no other file. Exit status 1 if the tables do not add up.
+    """
+    from ..pipeline import report as reports
+
+    if as_json and show and out is None:
+        raise click.UsageError("--open needs a page: say where with --out")
+    target = out if out is not None or as_json else root.absolute().with_name(f"{root.absolute().name}.html")
+    if target is None:
+        # Pictures are for the page only.
+        found = reports.collect(root, samples=0)
+    else:
+        found = reports.write(root, target, samples=samples)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=2))
+    screen = console(err=True)
+    for fault in found.faults:
+        screen.print(Text(f"✗ {fault}", style=BAD), soft_wrap=True)
+    if target is not None:
+        words = f"{found.total('frames'):,} frames, {format_bytes(found.total('bytes'))}: {target}"
+        screen.print(
+            Text(f"✓ {words}" if not found.faults else words, style="" if found.faults else GOOD),
+            soft_wrap=True,
+        )
+    if show and target is not None and not webbrowser.open(target.absolute().as_uri()):
+        screen.print(Text("hint: no browser was found; open the file yourself"), soft_wrap=True)
+    if found.faults:
+        raise SystemExit(1)
+
+
+_LINE_S = 10.0
+
+
+class PipelineProgress:
+    """Progress on stderr: a table that stays in place on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._console = console(err=True)
+        self._quiet = quiet
+        self._is_live = sys.stderr.isatty() and not quiet
+        self._live: Live | None = None
+        self._next = 0.0
+        self._shown: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, words: str) -> None:
+        if not self._quiet:
+            self._console.print(words, style=DIM)
+
+    def show(self, found: Status, behind: dict[int, int]) -> None:
+        if self._quiet:
+            return
+        if self._is_live:
+            if self._live is None:
+                self._live = Live(console=self._console, refresh_per_second=4)
+                self._live.start()
+            self._live.update(Group(stages_table(found), _behind(behind)))
+            return
+        latest = [one.batch for one in found.stages.values()]
+        if latest != self._shown and time.monotonic() >= self._next:
+            self._shown, self._next = latest, time.monotonic() + _LINE_S
+            self._console.print(line(found, behind))
+
+
+def line(found: Status, behind: dict[int, int]) -> str:
+    """`bronze 12,000 rows 61 MiB/s  silver …  gold …  behind 0`"""
+    parts = [
+        f"{name} batch {one.batch}: {one.rows:,} rows {format_bytes(one.bytes_per_s)}/s"
+        for name, one in found.stages.items()
+        if one.batch >= 0
+    ]
+    return "  ".join([*parts, f"behind {sum(behind.values()):,} frames"])
+
+
+def _behind(behind: dict[int, int]) -> Text:
+    late = sum(behind.values())
+    return Text(f"behind the recordings: {late:,} frames", style=WARN if late else DIM)
+
+
+def stages_table(found: Status) -> Table:
+    table = columns(
+        "stage",
+        "batch",
+        "rows",
+        "MiB/s",
+        "took",
+        "since the beginning",
+        right=("batch", "rows", "MiB/s", "took"),
+        last_wraps=True,
+    )
+    for name, one in found.stages.items():
+        if one.batch < 0:
+            table.add_row(name, "", "", "", "", Text("nothing yet", style=DIM))
+            continue
+        rate = f"{one.bytes_per_s / 2**20:,.0f}" if one.bytes else ""
+        table.add_row(
+            name, str(one.batch), f"{one.rows:,}", rate, format_duration(one.seconds), _totals(one.totals)
+        )
+    return table
+
+
+def _totals(totals: dict[str, Any]) -> str:
+    words = []
+    for name, value in totals.items():
+        if isinstance(value, dict):
+            inner = ", ".join(f"{reason} {count:,}" for reason, count in sorted(value.items()))
+            words.append(f"{name}: {inner or 'none'}")
+        elif name == "bytes":
+            words.append(format_bytes(value))
+        else:
+            words.append(f"{value:,} {name}")
+    return "  ".join(words)
+
+
+def show_status(screen: Console, found: Status) -> None:
+    screen.print(Text(str(found.root), style="bold"), soft_wrap=True)
+    latest = max(found.last_frames.values(), default=None)
+    rows: list[tuple[str, Any]] = [
+        ("pipeline", found.pipeline_id),
+        ("running", "yes" if found.is_running else "no"),
+        (
+            "streams",
+            f"{len(found.last_frames)}" + ("" if latest is None else f", latest frame {_clock(latest)}"),
+        ),
+    ]
+    quiet = [
+        f"{stream} since {_clock(at)}"
+        for stream, at in sorted(found.last_frames.items())
+        if latest is not None and latest - at > 60_000_000_000
+    ]
+    if quiet:
+        rows.append(("gone quiet", Text(", ".join(quiet), style=WARN)))
+    for name, count in found.pending.items():
+        rows.append((f"waiting in {name}", f"{count:,} frames"))
+    screen.print(key_values(rows))
+    screen.print()
+    screen.print(stages_table(found))
+
+
+def _clock(at_ns: int) -> str:
+    return datetime.fromtimestamp(at_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
 
 _EPILOG = """
 \b
@@ -71,7 +276,7 @@ _place = click.argument("place", metavar="DIR|DEFINITION", type=click.Path(exist
 _as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 
 
-@click.group(cls=Noun, epilog=_EPILOG)
+@click.group(cls=CommandGroup, epilog=_EPILOG)
 def pipeline() -> None:
     """Take recordings to tables: bronze as recorded, silver checked and aligned, gold measured."""
 
@@ -135,7 +340,7 @@ def validate(definition: Path, as_json: bool) -> None:
 
         click.echo(json.dumps({"ok": True, "definition": describe(settings)}, indent=2))
     else:
-        click.echo(f"{definition} is good: {_words(settings)}", err=True)
+        click.echo(f"{definition} is good: {_text(settings)}", err=True)
 
 
 @pipeline.command(epilog=_RUN)
@@ -167,7 +372,7 @@ def run(
             screen.say("ending when the micro-batch under way is done; Ctrl-C again ends it at once")
         return bool(asked)
 
-    with Signals(stop=lambda: asked.append(True)), Screen(quiet=quiet) as screen:
+    with Signals(stop=lambda: asked.append(True)), PipelineProgress(quiet=quiet) as screen:
         screen.say("starting Spark")
         found = run_pipeline(
             settings,
@@ -234,7 +439,7 @@ def _read(definition: Path) -> tuple[PipelineSettings, dict[str, Any]]:
     return read_definition(definition)
 
 
-def _words(settings: PipelineSettings) -> str:
+def _text(settings: PipelineSettings) -> str:
     parts = [f"{len(settings.recordings)} recordings into {settings.out}"]
     for name in ("rules", "alignments", "functions"):
         if count := len(getattr(settings, name)):

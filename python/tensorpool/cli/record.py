@@ -18,12 +18,12 @@ from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
 from ..recorder.config import RecorderSettings
 from ..runtime.config import Config
-from ..runtime.config.options import role_options
 from ..runtime.logs import Logging
 from ..runtime.process import Readiness, Signals
 from ..runtime.role import LogSettings, RuntimeSettings
 from ..service.config import ServiceSettings
-from .screen import format_bytes, format_duration
+from .options import role_options
+from .output import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from ..recorder.recorder import Recorder
@@ -70,7 +70,7 @@ def record(config: Config, seconds: float | None, frames: int | None, as_json: b
 
     runtime, log = config[RuntimeSettings], config[LogSettings]
     stop: list[bool] = []
-    progress = _Line(quiet)
+    progress = ProgressLine(quiet)
     said = cast(TextIO, progress)
     with (
         Logging(
@@ -88,7 +88,7 @@ def record(config: Config, seconds: float | None, frames: int | None, as_json: b
         raise SystemExit(1)
 
 
-class _Line(io.TextIOBase):
+class ProgressLine(io.TextIOBase):
     """The progress line: written over on a terminal, now and then elsewhere. What is logged through it stands
     above it, and not in it. For several threads.
     """
@@ -161,7 +161,7 @@ def line(stats: RecorderStats, columns: int | None = None) -> str:
     return next((text for text in texts if columns is None or len(text) <= columns), texts[-1][:columns])
 
 
-def _watch(recorder: Recorder, stop: list[bool], seconds: float | None, progress: _Line) -> None:
+def _watch(recorder: Recorder, stop: list[bool], seconds: float | None, progress: ProgressLine) -> None:
     deadline = None if seconds is None else time.monotonic() + seconds
     while not stop and not recorder.is_finished:
         left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())

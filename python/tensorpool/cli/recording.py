@@ -14,9 +14,8 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from .groups import Noun
-from .parameters import Time
-from .screen import BAD, DIM, GOOD, WARN, columns, console, format_bytes, format_duration, pairs
+from .output import BAD, DIM, GOOD, WARN, columns, console, format_bytes, format_duration, key_values
+from .params import CommandGroup, Time
 
 if TYPE_CHECKING:
     from ..recording.copy import CopyResult
@@ -85,7 +84,7 @@ def _range_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.group(cls=Noun, epilog=_EPILOG)
+@click.group(cls=CommandGroup, epilog=_EPILOG)
 def recording() -> None:
     """Look at recordings, check and mend them, take parts of them, hand them on."""
 
@@ -104,7 +103,7 @@ def info(directory: str, as_json: bool) -> None:
     screen = console()
     screen.print(Text(str(found.root), style="bold"), soft_wrap=True)
     screen.print(
-        pairs(
+        key_values(
             [
                 ("format", f"version {found.version}"),
                 ("frames", f"{found.rows:,} in {format_bytes(found.size_bytes)}"),

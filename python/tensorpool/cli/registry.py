@@ -14,12 +14,11 @@ from ..driver import DriverSettings
 from ..errors import NoSuchService
 from ..registry import RegistryAgent, RegistrySettings
 from ..runtime.config import Config
-from ..runtime.config.options import role_options
 from ..runtime.role import RuntimeSettings, run_role
 from ..service.config import ServiceSettings
-from .connection import Connection, connection_options
-from .groups import RunByDefault
-from .screen import columns, console, format_duration, pairs
+from .options import ConnectOptions, connect_options, role_options
+from .output import columns, console, format_duration, key_values
+from .params import DefaultRunGroup
 
 _EPILOG = """
 \b
@@ -37,7 +36,7 @@ Examples:
 """
 
 
-@click.group(cls=RunByDefault, epilog=_EPILOG)
+@click.group(cls=DefaultRunGroup, epilog=_EPILOG)
 def registry() -> None:
     """Know the streams of many drivers, and answer whoever looks for one.
 
@@ -79,8 +78,8 @@ def run(config: Config) -> None:
 
 @registry.command(epilog="\b\nExamples:\n  tensorpool registry status\n  tensorpool registry status --json\n")
 @click.option("--instance", help="The registry's instance, where it has one.")
-@connection_options
-def status(to: Connection, instance: str | None) -> None:
+@connect_options
+def status(to: ConnectOptions, instance: str | None) -> None:
     """The registry as a whole: where it is asked, which drivers it hears, what it was asked."""
     try:
         with to.client(f"registry:{instance}" if instance else "registry") as client:
@@ -102,7 +101,7 @@ def status(to: Connection, instance: str | None) -> None:
         ("refused", _reasons(counted["refused"])),
         ("visibility", "by rules" if found["has_rules"] else "all see all"),
     ]
-    screen.print(pairs(rows))
+    screen.print(key_values(rows))
     screen.print()
     table = columns("driver", "heard on", "attach at", "streams", right=("streams",))
     for one in found["drivers"]:

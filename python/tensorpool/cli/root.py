@@ -16,9 +16,9 @@ from .demo import demo
 from .discover import discover
 from .doctor import doctor
 from .driver import driver
-from .groups import Noun
 from .ledger import ledger
 from .metrics import metrics
+from .params import CommandGroup
 from .pipeline import pipeline
 from .record import record
 from .recording import recording
@@ -57,7 +57,7 @@ Examples:
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-@click.group(cls=Noun, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tensorpool")
 def cli() -> None:
     """Move tensors between processes through shared memory, and watch them."""
@@ -93,7 +93,7 @@ def run() -> None:
     except OSError as error:
         # A full disk behind a redirection has no name, and is no fault of the program either.
         if error.filename is None and error.errno in _NO_ROOM:
-            _let_go_of_stdout()
+            _discard_stdout()
             click.echo(f"error: nothing more can be written: {error.strerror}", err=True)
             sys.exit(1)
         # A place that cannot be used is no fault of the program. Without a place it may be one.
@@ -103,7 +103,7 @@ def run() -> None:
         sys.exit(1)
 
 
-def _let_go_of_stdout() -> None:
+def _discard_stdout() -> None:
     """What is left in its buffer would be tried once more at the very end, and end in other words."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

@@ -13,7 +13,7 @@ import click
 
 from ..errors import CodecError
 from ..sbe import Message, decode_prefix, json_form, layout, read_header
-from .groups import Noun
+from .params import CommandGroup
 
 _DECODE_EXAMPLES = """
 \b
@@ -43,7 +43,7 @@ Examples:
 """
 
 
-@click.group("sbe", cls=Noun, epilog=_EPILOG)
+@click.group("sbe", cls=CommandGroup, epilog=_EPILOG)
 def sbe() -> None:
     """Show messages of the protocols as JSON, and make them from JSON."""
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from ..errors import RequestRejected
 from ..service import Bits, Event, FrameRef, Value
-from .connection import Connection, connection_options, token_option
-from .groups import Noun
+from .options import ConnectOptions, connect_options, token_option
+from .params import CommandGroup
 
 # How long to listen for answers to "who is there?".
 _LOOK_S = 1.0
@@ -35,7 +35,7 @@ def _examples(*lines: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
-@click.group(cls=Noun, epilog=_EPILOG)
+@click.group(cls=CommandGroup, epilog=_EPILOG)
 def service() -> None:
     """Read, set, call and watch running services.
 
@@ -44,8 +44,8 @@ def service() -> None:
 
 
 @service.command(epilog=_examples("tensorpool service ls", "tensorpool service ls --json | jq '.[].tag'"))
-@connection_options
-def ls(to: Connection) -> None:
+@connect_options
+def ls(to: ConnectOptions) -> None:
     """Every service that answers."""
     with to.context() as ctx:
         found = ctx.services(min(to.timeout, _LOOK_S))
@@ -62,8 +62,8 @@ def ls(to: Connection) -> None:
     epilog=_examples("tensorpool service ping driver", "tensorpool service ping recorder:2 && echo it runs")
 )
 @click.argument("target")
-@connection_options
-def ping(to: Connection, target: str) -> None:
+@connect_options
+def ping(to: ConnectOptions, target: str) -> None:
     """Whether a service answers: exit status 0 if it does."""
     with to.client(target) as client:
         found = client.ping()
@@ -75,8 +75,8 @@ def ping(to: Connection, target: str) -> None:
 )
 @click.argument("target")
 @click.argument("name", required=False)
-@connection_options
-def get(to: Connection, target: str, name: str | None) -> None:
+@connect_options
+def get(to: ConnectOptions, target: str, name: str | None) -> None:
     """The value of a property, or of all."""
     with to.client(target) as client:
         names = [name] if name else list(client.call("describe")["properties"])
@@ -98,8 +98,8 @@ def get(to: Connection, target: str, name: str | None) -> None:
 @click.argument("target")
 @click.argument("name")
 @click.argument("value")
-@connection_options
-def set_(to: Connection, target: str, name: str, value: str) -> None:
+@connect_options
+def set_(to: ConnectOptions, target: str, name: str, value: str) -> None:
     """Sets a property; prints the value that was accepted."""
     with to.client(target) as client:
         kind = client.call("describe")["properties"].get(name, {}).get("type", "str")
@@ -117,8 +117,8 @@ def set_(to: Connection, target: str, name: str, value: str) -> None:
 @click.argument("name")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @token_option
-@connection_options
-def call(to: Connection, target: str, name: str, arguments: tuple[str, ...], token: str | None) -> None:
+@connect_options
+def call(to: ConnectOptions, target: str, name: str, arguments: tuple[str, ...], token: str | None) -> None:
     """Calls a command; prints its result as JSON. A VALUE is JSON, or else text."""
     with to.client(target, token) as client:
         result = client.call(name, dict(_argument(text) for text in arguments))
@@ -131,8 +131,8 @@ def call(to: Connection, target: str, name: str, arguments: tuple[str, ...], tok
 )
 @click.argument("target")
 @click.argument("name", required=False)
-@connection_options
-def watch(to: Connection, target: str, name: str | None) -> None:
+@connect_options
+def watch(to: ConnectOptions, target: str, name: str | None) -> None:
     """What a service says from now on, until Ctrl-C."""
     with to.client(target) as client:
         _print_events(client.watch(name), to.as_json)
@@ -142,8 +142,8 @@ def watch(to: Connection, target: str, name: str | None) -> None:
     epilog=_examples("tensorpool service log > accepted.jsonl", "tensorpool service log --count 10")
 )
 @click.option("--count", type=click.IntRange(1), help="Stop after so many.")
-@connection_options
-def log(to: Connection, count: int | None) -> None:
+@connect_options
+def log(to: ConnectOptions, count: int | None) -> None:
     """The status stream as JSON lines, until Ctrl-C: the record of what services accepted."""
     with to.context() as ctx:
         _print_events(ctx.status_events(), as_json=True, count=count)

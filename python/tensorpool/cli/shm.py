@@ -10,8 +10,19 @@ from rich.console import Console
 from rich.text import Text
 
 from ..shm.inspect import EpochReport, RegionReport, inspect, to_json
-from .groups import Noun
-from .screen import BAD, DIM, GOOD, WARN, columns, console, format_duration, format_shape, pairs, size_text
+from .output import (
+    BAD,
+    DIM,
+    GOOD,
+    WARN,
+    columns,
+    console,
+    format_duration,
+    format_shape,
+    key_values,
+    size_text,
+)
+from .params import CommandGroup
 
 _DEFAULT_SLOTS = 8
 
@@ -24,7 +35,7 @@ Examples:
 """
 
 
-@click.group(cls=Noun, epilog=_EPILOG)
+@click.group(cls=CommandGroup, epilog=_EPILOG)
 def shm() -> None:
     """Look at regions in shared memory, whoever made them."""
 
@@ -61,7 +72,7 @@ def _show(screen: Console, report: EpochReport, slots: int) -> None:
     first = next((one for one in report.regions if one.superblock is not None), None)
     if head is not None and first is not None:
         screen.print(
-            pairs(
+            key_values(
                 [
                     ("stream", head["stream_id"]),
                     ("epoch", head["epoch"]),

@@ -1,28 +1,32 @@
-"""`tensorpool stream`: which streams there are, who uses them, how fast they run, what is in them."""
+"""`tensorpool stream`: which streams there are, who uses them, how fast they run, what is in them.
+
+What a source says of itself, for `tensorpool stream info`.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
+import numpy as np
 from rich.text import Text
 
+from ..client import Metadata
+from ..context import Context
 from ..errors import TensorPoolError
 from ..monitor import AnnounceEar, StreamHeard
-from .connection import Connection, connection_options
-from .echo import echo_frames
-from .groups import Noun
-from .hz import measure
-from .leases import leases_table
-from .parameters import StreamId
-from .screen import DIM, WARN, columns, console, format_bytes, format_duration, pairs, size_text
-from .trace import follow
-from .watch import watch_streams
+from .driver import leases_table
+from .options import ConnectOptions, connect_options
+from .output import DIM, WARN, columns, console, format_bytes, format_duration, key_values, size_text
+from .params import CommandGroup, StreamId
+from .stream_frames import echo_frames, measure, print_lineage
+from .stream_watch import watch_streams
 
 # Every stream is announced once a period; half of one is for those that are late.
 _LISTEN_PERIODS = 1.5
@@ -95,7 +99,7 @@ class NoSuchStream(TensorPoolError, LookupError):
     """Nobody announces the stream."""
 
 
-@click.group(cls=Noun, epilog=_EPILOG)
+@click.group(cls=CommandGroup, epilog=_EPILOG)
 def stream() -> None:
     """Look at the streams of a live system.
 
@@ -104,8 +108,8 @@ def stream() -> None:
 
 
 @stream.command(epilog=_LS)
-@connection_options
-def ls(to: Connection) -> None:
+@connect_options
+def ls(to: ConnectOptions) -> None:
     """Every stream that is announced.
 
     Listens for one and a half announce periods. With an SHM driver the numbers of leases are shown too:
@@ -142,16 +146,17 @@ def ls(to: Connection) -> None:
 
 @stream.command(epilog=_INFO)
 @click.argument("stream_id", metavar="ID", type=_ID)
-@connection_options
-def info(to: Connection, stream_id: int) -> None:
+@connect_options
+def info(to: ConnectOptions, stream_id: int) -> None:
     """One stream: layout, producer, epoch, directory, attributes, and who holds leases for how long."""
     from ..driver.client import driver_leases, driver_streams
-    from .attributes import as_json, attribute_rows, heard_attributes
+
+    pass
 
     with _stream(to, stream_id) as (ctx, one):
         known = driver_streams(ctx, timeout=to.timeout)
         leases = driver_leases(ctx, stream_id, timeout=to.timeout)
-        attributes = heard_attributes(ctx, stream_id, to.timeout)
+        attributes = receive_attributes(ctx, stream_id, to.timeout)
     now = time.monotonic_ns()
     if to.as_json:
         told = {**_with_driver(one, known, now), "metadata": as_json(attributes), "leases": leases}
@@ -159,7 +164,7 @@ def info(to: Connection, stream_id: int) -> None:
         return
     screen = console()
     screen.print(
-        pairs(
+        key_values(
             [
                 ("stream", one.stream_id),
                 ("name", _name(one, known) or "none"),
@@ -198,8 +203,8 @@ def info(to: Connection, stream_id: int) -> None:
     "--period", default=1.0, show_default=True, type=click.FloatRange(0.05, 3600), help="Seconds a report."
 )
 @click.option("--count", type=click.IntRange(1), help="Stop after so many reports.")
-@connection_options
-def watch(to: Connection, period: float, count: int | None) -> None:
+@connect_options
+def watch(to: ConnectOptions, period: float, count: int | None) -> None:
     """All streams, live: rate, bandwidth, shape, dtype, drops, latency. Until Ctrl-C.
 
     A table on a terminal, else a line a stream and period. Rates are the producer's, from its sequence
@@ -228,8 +233,8 @@ def watch(to: Connection, period: float, count: int | None) -> None:
     "--clock", type=click.Choice(["arrival", "frame"]), default="arrival", show_default=True,
     help="When a frame arrives here, or the time that it carries.",
 )  # fmt: skip
-@connection_options
-def hz(to: Connection, stream_id: int, window: int, period: float, count: int | None, clock: str) -> None:
+@connect_options
+def hz(to: ConnectOptions, stream_id: int, window: int, period: float, count: int | None, clock: str) -> None:
     """How many frames a second, how evenly they come, how long they take to get here. Until Ctrl-C."""
     with _stream(to, stream_id) as (ctx, _):
         measure(ctx, stream_id, window=window, period=period, count=count, clock=clock, to=to)
@@ -245,8 +250,8 @@ def hz(to: Connection, stream_id: int, window: int, period: float, count: int | 
     "--image", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png",
     help="Write the frame as a PNG too; {seq} in the name is the frame's sequence.",
 )  # fmt: skip
-@connection_options
-def echo(to: Connection, stream_id: int, count: int | None, latest: bool, image: Path | None) -> None:
+@connect_options
+def echo(to: ConnectOptions, stream_id: int, count: int | None, latest: bool, image: Path | None) -> None:
     """What is in the frames: sequence, shape, dtype, least, greatest and mean value, the first few values.
 
     A picture keeps uint8 and uint16 as they are and stretches other types from their least to their
@@ -266,19 +271,19 @@ def echo(to: Connection, stream_id: int, count: int | None, latest: bool, image:
     "--descriptor-stream-id", "descriptor_streams", multiple=True, type=click.IntRange(1, 0x7FFF_FFFF),
     help="Listen here too: streams may have descriptor streams of their own.",
 )  # fmt: skip
-@connection_options
-def trace(to: Connection, wanted: int, count: int | None, descriptor_streams: tuple[int, ...]) -> None:
+@connect_options
+def trace(to: ConnectOptions, wanted: int, count: int | None, descriptor_streams: tuple[int, ...]) -> None:
     """What frames were made from, as they come. Until Ctrl-C.
 
     ID is a stream, or a trace (a number beyond 32 bits): then every frame that carries it or descends from
     it is shown. Only what is said while this command listens is known; producers need traces=True.
     """
     with to.context() as ctx:
-        follow(ctx, wanted, descriptor_streams=descriptor_streams, count=count, to=to)
+        print_lineage(ctx, wanted, descriptor_streams=descriptor_streams, count=count, to=to)
 
 
 @contextmanager
-def _stream(to: Connection, stream_id: int) -> Iterator[tuple[Any, StreamHeard]]:
+def _stream(to: ConnectOptions, stream_id: int) -> Iterator[tuple[Any, StreamHeard]]:
     """The connection and the announce of the stream. Raises NoSuchStream, naming those that are there."""
     with to.context() as ctx:
         with AnnounceEar(ctx) as ear:
@@ -303,3 +308,56 @@ def _leases(known: dict[str, Any] | None) -> str:
 def _with_driver(one: StreamHeard, known: dict[int, dict[str, Any]], now_ns: int) -> dict[str, Any]:
     told = known.get(one.stream_id)
     return {**one.as_json(now_ns), "name": _name(one, known) or None, "driver": told}
+
+
+# It is said once a period; who says hello is told at once.
+_PERIODS: Final = 1.5
+_LONGEST = 200
+_JSON_BYTES = 4096
+
+
+def receive_attributes(ctx: Context, stream_id: int, timeout: float) -> Metadata | None:
+    """The newest attributes of the stream; None where nobody tells of any within a period and a half."""
+    with ctx.consumer(stream_id) as consumer:
+        found = consumer.wait_for_metadata(min(_PERIODS * ctx._announce_period_ns / 1e9, timeout))
+    return found if isinstance(found, Metadata) else None
+
+
+def attribute_rows(found: Metadata | None) -> list[tuple[str, str]]:
+    """Names and values as people read them."""
+    if found is None:
+        return [("metadata", "none")]
+    rows = [("metadata", f"version {found.version}, {len(found)} attribute{'s' * (len(found) != 1)}")]
+    return [*rows, *((f"  {key}", _words(found[key], found.raw(key)[0])) for key in found)]
+
+
+def as_json(found: Metadata | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "version": found.version,
+        "attributes": {key: _plain(found[key], *found.raw(key)) for key in found},
+    }
+
+
+def _words(value: Any, form: str) -> str:
+    if isinstance(value, np.ndarray):
+        return f"array {'x'.join(map(str, value.shape))} {value.dtype}"
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes of {form or 'no format'}"
+    text = value if isinstance(value, str) else json.dumps(value)
+    # A stranger's text must not steer the terminal.
+    shown = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text[:_LONGEST])
+    return shown + ("…" if len(text) > _LONGEST else "")
+
+
+def _plain(value: Any, form: str, raw: bytes) -> Any:
+    """As JSON can hold it: what it cannot hold is told by format, length and, if short, bytes."""
+    if not isinstance(value, np.ndarray | bytes):
+        return value
+    told: dict[str, Any] = {"format": form, "bytes": len(raw)}
+    if isinstance(value, np.ndarray):
+        told |= {"shape": value.shape, "dtype": str(value.dtype)}
+    if len(raw) <= _JSON_BYTES:
+        told["base64"] = base64.b64encode(raw).decode()
+    return told

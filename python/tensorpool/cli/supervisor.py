@@ -17,16 +17,14 @@ from ..metrics import MetricsExporter, MetricsSettings
 from ..monitor import LedgerMonitor
 from ..monitor.listener import model_limits, reduced_gc
 from ..runtime.config import Config
-from ..runtime.config.options import role_options
 from ..runtime.role import RuntimeSettings, run_role
 from ..service import ServiceClient
 from ..service.config import ServiceSettings
 from ..supervisor.agent import SupervisorAgent
 from ..supervisor.config import SupervisorSettings
-from .connection import Connection, connection_options
-from .groups import RunByDefault
-from .parameters import StreamId
-from .screen import columns, console, format_duration, pairs
+from .options import ConnectOptions, connect_options, role_options
+from .output import columns, console, format_duration, key_values
+from .params import DefaultRunGroup, StreamId
 
 _EPILOG = """
 \b
@@ -47,7 +45,7 @@ Examples:
 """
 
 
-@click.group(cls=RunByDefault, epilog=_EPILOG)
+@click.group(cls=DefaultRunGroup, epilog=_EPILOG)
 def supervisor() -> None:
     """See a running system, and steer its consumers by rules or by hand.
 
@@ -96,7 +94,7 @@ _instance = click.option("--instance", help="The supervisor's instance, where it
 
 
 @contextmanager
-def _client(to: Connection, instance: str | None) -> Iterator[ServiceClient]:
+def _client(to: ConnectOptions, instance: str | None) -> Iterator[ServiceClient]:
     try:
         with to.client(f"supervisor:{instance}" if instance else "supervisor") as client:
             yield client
@@ -110,8 +108,8 @@ def _client(to: Connection, instance: str | None) -> Iterator[ServiceClient]:
     epilog="\b\nExamples:\n  tensorpool supervisor status\n  tensorpool supervisor status --json\n"
 )
 @_instance
-@connection_options
-def status(to: Connection, instance: str | None) -> None:
+@connect_options
+def status(to: ConnectOptions, instance: str | None) -> None:
     """What it sees, which rules act on whom, and what it decided last."""
     with _client(to, instance) as client:
         found: dict[str, Any] = client.call("status")
@@ -122,7 +120,7 @@ def status(to: Connection, instance: str | None) -> None:
         return
     screen = console()
     screen.print(
-        pairs(
+        key_values(
             [
                 ("supervisor", f"process {found['pid']} of {found['user']}"),
                 ("up for", format_duration(found["uptime_s"])),
@@ -183,9 +181,9 @@ def _target(one: dict[str, Any]) -> str:
 @click.option("--hz", required=True, type=click.IntRange(1), help="At most so many frames a second.")
 @click.option("--reason", default="", help="Goes with the decision.")
 @_instance
-@connection_options
+@connect_options
 def limit(
-    to: Connection, stream_id: int, consumer_id: int, hz: int, reason: str, instance: str | None
+    to: ConnectOptions, stream_id: int, consumer_id: int, hz: int, reason: str, instance: str | None
 ) -> None:
     """Give a consumer at most so many frames a second, until it is released or leaves."""
     _order(to, instance, "limit", stream_id, consumer_id, reason, max_rate_hz=hz)
@@ -197,9 +195,9 @@ def limit(
 @click.argument("uri")
 @click.option("--reason", default="", help="Goes with the decision.")
 @_instance
-@connection_options
+@connect_options
 def redirect(
-    to: Connection, stream_id: int, consumer_id: int, uri: str, reason: str, instance: str | None
+    to: ConnectOptions, stream_id: int, consumer_id: int, uri: str, reason: str, instance: str | None
 ) -> None:
     """Send a consumer to another way than shared memory, until it is released or leaves."""
     _order(to, instance, "redirect", stream_id, consumer_id, reason, uri=uri)
@@ -210,14 +208,14 @@ def redirect(
 @click.argument("consumer_id", type=click.IntRange(1))
 @click.option("--reason", default="", help="Goes with the decision.")
 @_instance
-@connection_options
-def release(to: Connection, stream_id: int, consumer_id: int, reason: str, instance: str | None) -> None:
+@connect_options
+def release(to: ConnectOptions, stream_id: int, consumer_id: int, reason: str, instance: str | None) -> None:
     """Undo what was ordered for a consumer, by hand or by a rule."""
     _order(to, instance, "release", stream_id, consumer_id, reason)
 
 
 def _order(
-    to: Connection,
+    to: ConnectOptions,
     instance: str | None,
     action: str,
     stream_id: int,

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.text import Text
 
 from ..context import Context
-from .connection import Connection, connection_options
-from .parameters import StreamId
-from .screen import console
+from .options import ConnectOptions, connect_options
+from .output import console
+from .params import StreamId
 
 if TYPE_CHECKING:
     from ..top.app import MonitorSource
@@ -51,9 +51,9 @@ _SECONDS = click.FloatRange(0.1, 3600)
 @click.option(
     "--svg", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Write one look as a picture."
 )
-@connection_options
+@connect_options
 def top(
-    to: Connection,
+    to: ConnectOptions,
     first: str,
     stream_id: int | None,
     sort: str | None,
@@ -107,7 +107,7 @@ def _is_interactive(screen: Console) -> bool:
     return screen.is_terminal and not screen.is_dumb_terminal and sys.stdin.isatty()
 
 
-def _write(path: Path, ctx: Context, feed: MonitorSource, page: PageState, to: Connection) -> None:
+def _write(path: Path, ctx: Context, feed: MonitorSource, page: PageState, to: ConnectOptions) -> None:
     """As large as the terminal, or as `COLUMNS` and `LINES` say."""
     from ..top.app import frame, settle
     from ..top.draw import svg
@@ -138,7 +138,7 @@ def _has_colours(screen: Console) -> bool:
 
 
 def _print(
-    feed: MonitorSource, page: PageState, screen: Console, to: Connection, *, period: float, once: bool
+    feed: MonitorSource, page: PageState, screen: Console, to: ConnectOptions, *, period: float, once: bool
 ) -> None:
     from ..top.app import settle
 

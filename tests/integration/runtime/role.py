@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
+from tensorpool.cli.options import role_options
 from tensorpool.errors import RoleFailed, TensorPoolError
 from tensorpool.runtime import run_role
 from tensorpool.runtime.config import Config, DurationNs, parse_duration, setting, settings
-from tensorpool.runtime.config.options import role_options
 
 
 @settings("sample")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tensorpool import context
-from tensorpool.cli.connection import Connection
+from tensorpool.cli.options import ConnectOptions
 from tensorpool.errors import MediaDriverUnavailable
 
 _COMMANDS = 4096
@@ -32,7 +32,7 @@ def look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], Any]:
     monkeypatch.delenv("TENSORPOOL_CONFIG", raising=False)
 
     def look() -> None:
-        with Connection(None, str(tmp_path / "aeron"), 5.0, False).context():
+        with ConnectOptions(None, str(tmp_path / "aeron"), 5.0, False).context():
             pass
 
     return look
@@ -100,6 +100,6 @@ def test_the_directory_of_the_configuration_is_looked_at(
     file.write_text(f'[aeron]\ndir = "{tmp_path / "nothing"}"\n')
     with (
         pytest.raises(MediaDriverUnavailable, match=r"running in \S+/nothing;"),
-        Connection(str(file), None, 5.0, False).context(),
+        ConnectOptions(str(file), None, 5.0, False).context(),
     ):
         pass

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from tensorpool.cli.discover_picture import Picture, changes_between
+from tensorpool.cli.discover import DiscoveryTable, changes_between
 from tensorpool.discovery import DiscoveredStream
 
 CAMERA = DiscoveredStream(
@@ -26,7 +26,7 @@ CAMERA = DiscoveredStream(
 OTHER = replace(CAMERA, stream_id=10_001, name="camera-2", producer_id=0)
 
 
-def drawn(picture: Picture, now_s: float) -> list[str]:
+def drawn(picture: DiscoveryTable, now_s: float) -> list[str]:
     screen = Console(width=100, color_system=None)
     with screen.capture() as capture:
         screen.print(picture.table(now_s))
@@ -42,7 +42,7 @@ def test_changes_are_those_from_one_look_to_the_next() -> None:
 
 
 def test_what_was_there_at_the_first_look_is_no_news() -> None:
-    picture = Picture()
+    picture = DiscoveryTable()
     picture.look([("arrived", CAMERA)], 100.0)
     head, row, foot = drawn(picture, 100.0)
     assert head.split() == ["stream", "name", "tags", "source", "driver", "slots", "pools", "producer"]
@@ -51,7 +51,7 @@ def test_what_was_there_at_the_first_look_is_no_news() -> None:
 
 
 def test_what_happens_is_told_for_a_while_and_what_is_gone_leaves_the_table_after_it() -> None:
-    picture = Picture()
+    picture = DiscoveryTable()
     picture.look([("arrived", CAMERA)], 100.0)
     picture.look([("arrived", OTHER)], 102.0)
     assert drawn(picture, 105.0)[2].endswith("none      arrived 3.0 s ago")
@@ -70,7 +70,7 @@ def test_what_happens_is_told_for_a_while_and_what_is_gone_leaves_the_table_afte
 
 
 def test_a_registry_that_does_not_answer_takes_nothing_away() -> None:
-    picture = Picture()
+    picture = DiscoveryTable()
     picture.look([("arrived", CAMERA)], 100.0)
     picture.trouble = "nobody answered; still asking"
     _, row, foot = drawn(picture, 101.0)

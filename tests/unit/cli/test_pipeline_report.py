@@ -9,7 +9,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from tensorpool.cli.pipeline import pipeline as command
-from tensorpool.cli.pipeline_report import report
+from tensorpool.cli.pipeline import report
 from tests.unit.pipeline.report.made import pipeline
 
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from tensorpool.cli import pipeline_screen
-from tensorpool.cli.pipeline_screen import Screen, line, show_status, stages_table
+from tensorpool.cli import pipeline
+from tensorpool.cli.pipeline import PipelineProgress, line, show_status, stages_table
 from tensorpool.pipeline.status import StageStatus, Status
 
 SECOND = 1_000_000_000
@@ -69,8 +69,8 @@ def test_elsewhere_than_on_a_terminal_there_is_a_line_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(pipeline_screen, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    with Screen(quiet=False) as screen:
+    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with PipelineProgress(quiet=False) as screen:
         for batch in range(3):
             screen.show(found(batch), {})
         now[0] += 11
@@ -80,7 +80,7 @@ def test_elsewhere_than_on_a_terminal_there_is_a_line_now_and_then(
     assert lines.count("bronze batch 0") == 1
     assert lines.count("bronze batch 2") == 1
     assert "bronze batch 1" not in lines
-    with Screen(quiet=True) as screen:
+    with PipelineProgress(quiet=True) as screen:
         screen.say("starting Spark")
         screen.show(found(), {})
     assert capsys.readouterr().err == ""
@@ -88,9 +88,9 @@ def test_elsewhere_than_on_a_terminal_there_is_a_line_now_and_then(
 
 def test_on_a_terminal_a_table_stays_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Console(file=io.StringIO(), width=120, force_terminal=True)
-    monkeypatch.setattr(pipeline_screen, "console", lambda **_: shown)
+    monkeypatch.setattr(pipeline, "console", lambda **_: shown)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with Screen(quiet=False) as screen:
+    with PipelineProgress(quiet=False) as screen:
         screen.show(found(0), {})
         screen.show(found(1), {10: 1234})
     assert isinstance(shown.file, io.StringIO)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyte
 import pytest
 
-from tensorpool.cli.record import _Line, line
+from tensorpool.cli.record import ProgressLine, line
 from tensorpool.recorder.state import RecorderStats
 
 BUSY = RecorderStats(
@@ -63,7 +63,7 @@ class Screen(io.StringIO):
 def test_what_is_logged_stands_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
-    progress = _Line(quiet=False)
+    progress = ProgressLine(quiet=False)
     log = logging.Logger("a test")
     log.addHandler(logging.StreamHandler(progress))
     log.warning("before")

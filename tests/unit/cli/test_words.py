@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from tensorpool.cli import cli
-from tensorpool.cli.leases import leases_table
-from tensorpool.cli.screen import columns, console, format_bytes, format_duration, format_shape
+from tensorpool.cli.driver import leases_table
+from tensorpool.cli.output import columns, console, format_bytes, format_duration, format_shape
 from tensorpool.driver import DriverSettings
 
 LEASE = {

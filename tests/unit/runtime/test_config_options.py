@@ -9,10 +9,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from tensorpool.cli.options import role_options
 from tensorpool.errors import InvalidConfig
 from tensorpool.runtime import LogSettings, RuntimeSettings
 from tensorpool.runtime.config import Config
-from tensorpool.runtime.config.options import role_options
 from tests.unit.runtime.sample import SampleSettings
 
 

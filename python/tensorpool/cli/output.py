@@ -23,7 +23,7 @@ __all__ = [
     "format_bytes",
     "columns",
     "console",
-    "pairs",
+    "key_values",
     "format_shape",
     "size_text",
     "format_duration",
@@ -90,7 +90,7 @@ def columns(
     return table
 
 
-def pairs(rows: Sequence[tuple[str, Any]]) -> Table:
+def key_values(rows: Sequence[tuple[str, Any]]) -> Table:
     """Names and values below each other."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style=DIM, no_wrap=True)

@@ -23,7 +23,7 @@ from ..context import Context
 from ..driver.client import driver_streams
 from ..errors import RegionRejected
 from ..monitor import AnnounceEar, LatencyEar, SampledRate, StreamHeard
-from .screen import DIM, WARN, columns, console, format_bytes, format_duration, format_shape
+from .output import DIM, WARN, columns, console, format_bytes, format_duration, format_shape
 
 # A descriptor stream of 16 MiB holds a tenth of a second of the fastest producers.
 _LOOK_S = 0.02

@@ -1,4 +1,7 @@
-"""Values that people type: times of day, pairs of streams, speeds."""
+"""Nouns: groups of commands that tell in their help, whole sentences, what each verb does.
+
+Values that people type: times of day, pairs of streams, speeds.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,28 @@ import click
 
 from ..errors import ConfigError
 from ..runtime.config.units import parse_duration
+
+_NO_LIMIT = 1000
+
+
+class CommandGroup(click.Group):
+    """Its help has the first sentence of every command; click's own cuts them off in the middle."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        verbs = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, one.get_short_help_str(_NO_LIMIT)) for name, one in verbs if one and not one.hidden]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
+class DefaultRunGroup(CommandGroup):
+    """`tensorpool NOUN` and `tensorpool NOUN --config FILE` mean `tensorpool NOUN run`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
 
 
 class StreamId(click.IntRange):
@@ -58,18 +83,18 @@ class Offset(int):
     """Nanoseconds since the first frame."""
 
 
-class Moment(Time):
+class TimeOrOffset(Time):
     """A time of day, or `+10s`: so long after the first frame."""
 
     name = "moment"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, str) and value.startswith("+"):
-            return Offset(round(Span().convert(value[1:], param, ctx) * 1e9))
+            return Offset(round(Duration().convert(value[1:], param, ctx) * 1e9))
         return super().convert(value, param, ctx)
 
 
-class Pair(click.ParamType[tuple[int, int]]):
+class StreamRemap(click.ParamType[tuple[int, int]]):
     """`20000=20050`: a recorded stream, and the one that it is played as."""
 
     name = "pair"
@@ -99,7 +124,7 @@ class Speed(click.ParamType[float | str]):
             self.fail(f"{value!r} is no speed; write a number, as in 1 or 0.5, or max", param, ctx)
 
 
-class Span(click.ParamType[float]):
+class Duration(click.ParamType[float]):
     """`1.5s`, `250ms`, or plain seconds; as seconds."""
 
     name = "span"
