@@ -1,5 +1,5 @@
 """The demonstration: real processes, real shared memory, and a ledger that adds up."""
 
-from .director import run
+from .run import run
 
 __all__ = ["run"]

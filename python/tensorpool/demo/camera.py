@@ -7,11 +7,10 @@ import sys
 import time
 
 from ..client import Producer
-from .reports import Reports, Role, role_arguments, was_told
-from .scene import DTYPE, NAME, NSLOTS, POOL, SHAPE, draw
+from .processes import DTYPE, NAME, NSLOTS, POOL, SHAPE, Reports, Role, fill_pattern, role_arguments, was_told
 
 
-def film(role: Role, reports: Reports) -> None:
+def run_camera(role: Role, reports: Reports) -> None:
     # The driver is there when the director says so.
     sys.stdin.readline()
     with role.attach() as ctx, ctx.producer(role.stream_id, pools=[POOL], nslots=NSLOTS, name=NAME) as camera:
@@ -23,7 +22,7 @@ def film(role: Role, reports: Reports) -> None:
             if (ahead := start + number / role.fps - time.monotonic()) > 0:
                 time.sleep(ahead)
             with camera.claim(SHAPE, DTYPE) as slot:
-                draw(slot.array, number)
+                fill_pattern(slot.array, number)
             if reports.due():
                 if was_told():
                     sys.stdin.readline()
@@ -52,4 +51,4 @@ def _text(number: int | None) -> str | None:
 
 
 if __name__ == "__main__":
-    film(role_arguments(), Reports())
+    run_camera(role_arguments(), Reports())

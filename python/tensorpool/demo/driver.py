@@ -15,12 +15,12 @@ from ..errors import CodecError
 from ..sbe import decode
 from ..sbe.driver import ShmLeaseRevoked
 from ..service import ServiceClient
-from .reports import Reports, Role, role_arguments, was_told
+from .processes import Reports, Role, role_arguments, was_told
 
 _LOOK_S = 0.005
 
 
-def own(role: Role, reports: Reports) -> None:
+def run_driver(role: Role, reports: Reports) -> None:
     sys.stdin.readline()
     with (
         context.open("embedded", aeron_dir=role.aeron_dir, shm_base_dir=role.base) as ctx,
@@ -69,4 +69,4 @@ def _holdings(driver: ServiceClient) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    own(role_arguments(), Reports())
+    run_driver(role_arguments(), Reports())

@@ -22,9 +22,8 @@ from ..context.context import Context
 from ..errors import FrameOverwritten
 from ..runtime.config import Config
 from ..runtime.runner import Runner
-from .reports import Reports, was_told
-from .scene import DTYPE, NSLOTS, POOL, SHAPE, draw, is_whole
-from .whole_ledger import of_host, whole_faults
+from .checks import of_host, whole_faults
+from .processes import DTYPE, NSLOTS, POOL, SHAPE, Reports, fill_pattern, matches_pattern, was_told
 
 SOURCE: Final = 10_000
 DEST: Final = 50_000
@@ -98,7 +97,7 @@ def film(place: Place, reports: Reports) -> None:
                 sys.stdin.readline()
                 break
             with camera.claim(SHAPE, DTYPE) as slot:
-                draw(slot.array, slot.seq)
+                fill_pattern(slot.array, slot.seq)
             if reports.due():
                 reports.say("sample", frames=camera.ledger().committed)
         ledger = camera.ledger()
@@ -120,7 +119,7 @@ class _Viewer:
         for frame in frames:
             try:
                 with frame:
-                    whole = is_whole(frame.array, frame.seq)
+                    whole = matches_pattern(frame.array, frame.seq)
             except FrameOverwritten:
                 continue
             self.seen += 1

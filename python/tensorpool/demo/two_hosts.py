@@ -2,26 +2,94 @@
 
 The hosts are two processes with a media driver, a driver and memory each, in network namespaces of their own
 where that is permitted. The ledger joins what all of them counted.
+
+The network between the two hosts of the demo: two network namespaces and a wire, where that is permitted;
+else the loopback of this machine. At the end nothing of it is left.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
+import shutil
+import socket
+import subprocess
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from .cast import Player
+from .checks import RecordingCheck, look_at
 from .host import DEST, Name, Place
-from .hurry import Hurry, hurry
-from .recorded import Recorded, look_at
-from .scene import FRAME_BYTES
-from .wire import Wire, make_wire
+from .processes import FRAME_BYTES, ChildProcess, EarlyStop, early_stop
+
+_PORTS: Final = (40100, 40101, 40102)
+_ADDRESSES: Final = ("10.78.0.1", "10.78.0.2")
+_WAYS: Final = ("payload_channel", "control_channel", "metadata_channel")
+
+
+@dataclass(frozen=True, slots=True)
+class DemoNetwork:
+    """How a program is started on each host, and the channels that the second receives on."""
+
+    prefixes: tuple[tuple[str, ...], tuple[str, ...]]
+    channels: dict[str, str]
+    words: str
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
+
+
+def make_network(stack: ExitStack) -> DemoNetwork:
+    """Namespaces if they can be made; what was made is removed with the stack."""
+    if os.geteuid() == 0 and shutil.which("ip") is not None:
+        with ExitStack() as own:
+            try:
+                made = _namespaces(own)
+            except (subprocess.SubprocessError, OSError):
+                pass
+            else:
+                stack.push(own.pop_all())
+                return made
+    channels = {way: f"aeron:udp?endpoint=127.0.0.1:{port}" for way, port in zip(_WAYS, _free(), strict=True)}
+    return DemoNetwork(((), ()), channels, "two media drivers on loopback; as root: two network namespaces")
+
+
+def _namespaces(stack: ExitStack) -> DemoNetwork:
+    mark = secrets.token_hex(3)
+    names = (f"tpc{mark}", f"tpl{mark}")
+    for name in names:
+        _ip("netns", "add", name)
+        stack.callback(_ip, "netns", "del", name)
+    _ip("link", "add", names[0], "type", "veth", "peer", "name", names[1])
+    for name, address in zip(names, _ADDRESSES, strict=True):
+        _ip("link", "set", name, "netns", name, "name", "wire")
+        _ip("-n", name, "addr", "add", f"{address}/24", "dev", "wire")
+        for device in ("wire", "lo"):
+            _ip("-n", name, "link", "set", device, "up")
+    channels = {
+        way: f"aeron:udp?endpoint={_ADDRESSES[1]}:{port}" for way, port in zip(_WAYS, _PORTS, strict=True)
+    }
+    first, second = (("ip", "netns", "exec", name) for name in names)
+    return DemoNetwork((first, second), channels, "two network namespaces with a wire between them")
+
+
+def _free() -> list[int]:
+    """UDP ports that nobody has at the moment."""
+    with ExitStack() as stack:
+        ports = []
+        for _ in _WAYS:
+            one = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            one.bind(("127.0.0.1", 0))
+            ports.append(int(one.getsockname()[1]))
+        return ports
+
 
 _UP_S: Final = 60.0
 _SETTLE_S: Final = 30.0
@@ -30,8 +98,8 @@ _QUIET_S: Final = 0.6
 
 def run(*, seconds: float, fps: int, as_json: bool) -> bool:
     """True if every frame is accounted for, and none had a wrong byte."""
-    with hurry() as asked, ExitStack() as stack:
-        wire = make_wire(stack)
+    with early_stop() as asked, ExitStack() as stack:
+        wire = make_network(stack)
         if not as_json:
             click.echo(f"two hosts ({wire.words}), a bridge between them: filming…", err=True)
         result = _Film(stack, wire, seconds, fps, asked).shot()
@@ -71,7 +139,9 @@ def _tell(result: dict[str, Any]) -> None:
 class _Film:
     """Both hosts, and what happens on them."""
 
-    def __init__(self, stack: ExitStack, wire: Wire, seconds: float, fps: int, asked: Hurry) -> None:
+    def __init__(
+        self, stack: ExitStack, wire: DemoNetwork, seconds: float, fps: int, asked: EarlyStop
+    ) -> None:
         memory = tempfile.TemporaryDirectory(prefix=f"tensorpool-demo-{os.getpid()}-", dir="/dev/shm")
         disk = tempfile.TemporaryDirectory(prefix=f"tensorpool-demo-{os.getpid()}-")
         base = Path(stack.enter_context(memory))
@@ -85,7 +155,7 @@ class _Film:
             place = Place(name, str(at), str(self.recording), wire.channels, seconds, fps)
             # Locks and epoch marks go there too: the demo touches nothing of the user's.
             environment = {**os.environ, "XDG_STATE_HOME": str(at / "state")}
-            player = Player(f"{name}'s host", "host", place, environment, prefix=prefix)
+            player = ChildProcess(f"{name}'s host", "host", place, environment, prefix=prefix)
             stack.callback(player.end)
             stack.callback(asked.closing)
             players.append(player)
@@ -130,7 +200,7 @@ class _Film:
             time.sleep(0.05)
 
     def _books(
-        self, camera: dict[str, Any], lab: dict[str, Any], found: Recorded, elapsed: float
+        self, camera: dict[str, Any], lab: dict[str, Any], found: RecordingCheck, elapsed: float
     ) -> dict[str, Any]:
         ledger = lab["bridge"]
         recorded = {

@@ -10,8 +10,7 @@ from typing import Any
 from .. import _native
 from ..client import Consumer, ConsumerLedger
 from ..context import Context
-from .reports import Reports, Role, role_arguments, was_told
-from .scene import NAME, is_whole
+from .processes import NAME, Reports, Role, matches_pattern, role_arguments, was_told
 
 
 class Look:
@@ -24,7 +23,7 @@ class Look:
 
     def at(self, frame: _native.Frame, work_s: float) -> None:
         arrived = time.monotonic_ns()
-        whole = is_whole(frame.array, frame.seq)
+        whole = matches_pattern(frame.array, frame.seq)
         if work_s:
             time.sleep(work_s)
         # The proof comes after the use: a frame that is no longer there was not received.
@@ -40,7 +39,7 @@ class Look:
         return recent[len(recent) // 2] if recent else None
 
 
-class Book:
+class ViewerLedgers:
     """The ledger with a page for each epoch. What a page has is what was counted since it was opened."""
 
     def __init__(self, consumer: Consumer) -> None:
@@ -73,12 +72,12 @@ def _grown(before: ConsumerLedger, now: ConsumerLedger) -> dict[str, int]:
     return {reason: n - earlier[reason] for reason, n in counts.items() if n > earlier[reason]}
 
 
-def view(role: Role, reports: Reports) -> None:
+def run_viewer(role: Role, reports: Reports) -> None:
     # The stream is there when the director says so.
     sys.stdin.readline()
     with role.attach() as ctx, ctx.consumer(name=NAME, policy=role.policy) as consumer:
         reports.say("ready", pid=os.getpid())
-        look, book, seen = Look(), Book(consumer), None
+        look, book, seen = Look(), ViewerLedgers(consumer), None
         while not was_told():
             if (epoch := consumer.epoch) not in (None, book.epoch):
                 # What is still on its way belongs to the page before: the director lets nobody film into
@@ -129,4 +128,4 @@ def _sample(reports: Reports, consumer: Consumer, look: Look) -> None:
 
 
 if __name__ == "__main__":
-    view(role_arguments(), Reports())
+    run_viewer(role_arguments(), Reports())

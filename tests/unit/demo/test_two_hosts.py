@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tensorpool.demo.two_hosts import _faults
-from tensorpool.demo.wire import make_wire
+from tensorpool.demo.two_hosts import _faults, make_network
 
 LAB: dict[str, Any] = {
     "bridge": {
@@ -71,7 +70,7 @@ def test_a_recording_that_lacks_or_breaks_frames_is_a_fault(key: str, value: Any
 def test_who_may_make_no_namespaces_has_loopback(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with ExitStack() as stack:
-        wire = make_wire(stack)
+        wire = make_network(stack)
     assert wire.prefixes == ((), ())
     assert len(set(wire.channels.values())) == 3
     assert all(one.startswith("aeron:udp?endpoint=127.0.0.1:") for one in wire.channels.values())
@@ -86,10 +85,10 @@ def test_where_they_cannot_be_made_nothing_of_them_stays(monkeypatch: pytest.Mon
         done.append(words)
 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("tensorpool.demo.wire._ip", ip)
+    monkeypatch.setattr("tensorpool.demo.two_hosts._ip", ip)
     monkeypatch.setattr("shutil.which", lambda _: "/sbin/ip")
     with ExitStack() as stack:
-        assert make_wire(stack).prefixes == ((), ())
+        assert make_network(stack).prefixes == ((), ())
         added = [one[2] for one in done if one[1] == "add"]
         removed = [one[2] for one in done if one[1] == "del"]
         assert len(added) == 2

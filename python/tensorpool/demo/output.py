@@ -8,12 +8,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from .books import EpochBook
-from .cast import Player
-from .death import Death
-from .played import SPEED, Played
-from .recorded import Recorded
-from .stage import Stage
+from .checks import REPLAY_SPEED, CameraEpoch, KillReport, RecordingCheck, ReplayCheck
+from .processes import ChildProcess, DemoEnvironment
 
 
 def _table(title: str, left: Sequence[str], *columns: str) -> Table:
@@ -25,7 +21,7 @@ def _table(title: str, left: Sequence[str], *columns: str) -> Table:
     return table
 
 
-def live_table(stage: Stage, epochs: Sequence[str], *, is_camera_dead: bool) -> Table:
+def live_table(stage: DemoEnvironment, epochs: Sequence[str], *, is_camera_dead: bool) -> Table:
     """Lease, epoch, rate, bandwidth, latency and drops by reason of each process."""
     columns = ("process", "lease", "epoch", "fps", "MiB/s", "latency", "frames", "dropped")
     table = _table("frames through shared memory", ("process", "dropped"), *columns)
@@ -42,7 +38,7 @@ def live_table(stage: Stage, epochs: Sequence[str], *, is_camera_dead: bool) -> 
     return table
 
 
-def _row(player: Player, epochs: Sequence[str], *, is_dead: bool) -> Iterator[str | Text]:
+def _row(player: ChildProcess, epochs: Sequence[str], *, is_dead: bool) -> Iterator[str | Text]:
     sample = player.sample()
     frames_hz, bytes_hz = (0.0, 0.0) if is_dead else player.rates()
     latency = sample.get("latency_us")
@@ -62,20 +58,20 @@ def short_id(number: str | None) -> str:
     return "" if number is None else f"…{number[-5:]}"
 
 
-def killed_lines(death: Death) -> Iterator[Text]:
+def killed_lines(death: KillReport) -> Iterator[Text]:
     """The kill, as soon as the driver has noticed."""
     yield Text(f"killed the camera on purpose: SIGKILL to process {death.pid}", style="bold red")
     yield _line(death.noticed_ms, f"driver: {death.reason}")
     yield _more(f"(missed keepalives alone would have taken up to {death.lease_s:g} s)")
 
 
-def told_line(death: Death) -> Text:
+def told_line(death: KillReport) -> Text:
     return _line(
         max(death.told_ms.values()), f"{_names(death.told_ms)} let go of its memory, not of their leases"
     )
 
 
-def recovered_lines(death: Death) -> Iterator[Text]:
+def recovered_lines(death: KillReport) -> Iterator[Text]:
     """The way back."""
     assert death.back_ms is not None
     yield _line(death.back_ms, f"camera started again: process {death.next_pid}, a new lease, a later epoch")
@@ -94,12 +90,12 @@ def recorder_lines(killed: int, pid: int, recovered: Sequence[str]) -> Iterator[
         yield _more(f"({kept})")
 
 
-def played_words(played: Played) -> str:
+def played_words(played: ReplayCheck) -> str:
     missed = f", {played.missed:,} missed by the viewer" if played.missed else ""
-    return f"replayed at speed {SPEED:g}: {played.played:,} frames, {played.equal:,} checksums equal{missed}"
+    return f"replayed at speed {REPLAY_SPEED:g}: {played.played:,} frames, {played.equal:,} checksums equal{missed}"
 
 
-def recording_table(recorded: Recorded) -> Table:
+def recording_table(recorded: RecordingCheck) -> Table:
     """The recording, epoch by epoch."""
     table = _table(
         "the recording: span = rows + gaps", ("by reason",), "epoch", "span", "rows", "gaps", "by reason"
@@ -124,7 +120,7 @@ def _more(words: str) -> Text:
     return Text(" " * 12 + words, style="dim")
 
 
-def ledger_table(books: Sequence[EpochBook]) -> Table:
+def ledger_table(books: Sequence[CameraEpoch]) -> Table:
     """Every committed frame of every epoch, joined with what became of it at each viewer."""
     columns = ("epoch", "process", "frames", "whole", "dropped", "in flight", "by reason")
     table = _table("the ledger: frames = whole + dropped + in flight", ("process", "by reason"), *columns)
@@ -148,7 +144,7 @@ def ledger_table(books: Sequence[EpochBook]) -> Table:
     return table
 
 
-def _ring_words(book: EpochBook) -> str:
+def _ring_words(book: CameraEpoch) -> str:
     half = f", {book.half_written} half written" if book.half_written else ""
     return f"as its ring says{half}"
 

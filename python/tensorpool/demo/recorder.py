@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from .reports import Reports, Role, role_arguments, was_told
+from .processes import Reports, Role, role_arguments, was_told
 
 _LOOK_S = 0.01
 _BUFFER = "64MiB"
@@ -18,7 +18,7 @@ _BUFFER = "64MiB"
 _RETAIN = "4GiB"
 
 
-def tape(role: Role, reports: Reports) -> None:
+def run_recorder(role: Role, reports: Reports) -> None:
     # What it finds unfinished is told by the director.
     logging.getLogger("tensorpool").setLevel(logging.ERROR)
     # The driver is there when the director says so.
@@ -46,4 +46,4 @@ def tape(role: Role, reports: Reports) -> None:
 
 
 if __name__ == "__main__":
-    tape(role_arguments(), Reports())
+    run_recorder(role_arguments(), Reports())

@@ -14,14 +14,28 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from ..monitor import LedgerRow
-from .books import EpochBook, all_faults, pages_of
-from .death import Death, kill_camera, note_camera_back, note_frames_again, note_viewers_told
-from .hurry import Hurry, hurry
-from .played import Played, play
-from .queried import Queried, missing, query
-from .recorded import Recorded, look_at
-from .stage import TIMEOUT_S, Stage
-from .tables import (
+from .checks import (
+    CameraEpoch,
+    KillReport,
+    LedgerListener,
+    RecordingCheck,
+    ReplayCheck,
+    SparkCheck,
+    all_faults,
+    kill_camera,
+    listening,
+    look_at,
+    missing,
+    note_camera_back,
+    note_frames_again,
+    note_viewers_told,
+    pages_of,
+    play,
+    query,
+    whole_faults,
+    whole_table,
+)
+from .output import (
     killed_lines,
     ledger_table,
     live_table,
@@ -31,7 +45,7 @@ from .tables import (
     recovered_lines,
     told_line,
 )
-from .whole_ledger import WholeLedger, listening, whole_faults, whole_table
+from .processes import TIMEOUT_S, DemoEnvironment, EarlyStop, early_stop
 
 
 def run(
@@ -40,10 +54,10 @@ def run(
     """True if every frame is accounted for."""
     console = Console(stderr=as_json, highlight=False)
     console.print("starting a driver, a camera, two viewers and a recorder: a process each")
-    with hurry() as asked, Stage(seconds, fps, asked, kill=kill) as stage:
+    with early_stop() as asked, DemoEnvironment(seconds, fps, asked, kill=kill) as stage:
         console.print("look on from another terminal:")
         console.print(f"  tensorpool stream watch --aeron-dir {stage.aeron_dir}", style="dim")
-        performance = Performance(console, stage, asked)
+        performance = DemoRun(console, stage, asked)
         with Live(console=console, get_renderable=performance.picture, refresh_per_second=4):
             performance.play(seconds, kill=kill)
         with listening(stage.aeron_dir) as whole:
@@ -52,7 +66,7 @@ def run(
         console.print("\nchecking every frame of the recording, and playing it back", style="dim")
         recorded = look_at(stage.recording, stage.stream_id, performance.recovered)
         faults += recorded.faults(books)
-        after = Afterwards(Played() if asked else play(stage))
+        after = DemoResult(ReplayCheck() if asked else play(stage))
         faults += after.played.faults()
         if spark and (lacking := missing()) is not None:
             console.print(f"no Spark query: {lacking}", style="dim")
@@ -71,21 +85,21 @@ def run(
 
 
 @dataclass(slots=True)
-class Afterwards:
+class DemoResult:
     """What was done with the recording."""
 
-    played: Played
-    queried: Queried | None = None
+    played: ReplayCheck
+    queried: SparkCheck | None = None
     page: Path | None = None
     """Where the user wants the report."""
     whole: list[LedgerRow] = field(default_factory=list)
 
 
-class Performance:
+class DemoRun:
     """One run of the play: film, die, come back, film on."""
 
-    def __init__(self, console: Console, stage: Stage, asked: Hurry) -> None:
-        self.death: Death | None = None
+    def __init__(self, console: Console, stage: DemoEnvironment, asked: EarlyStop) -> None:
+        self.death: KillReport | None = None
         self._console = console
         self._stage = stage
         self._asked = asked
@@ -154,7 +168,7 @@ class Performance:
         for line in lines:
             self._console.print(line)
 
-    def ledgers(self, whole: WholeLedger) -> tuple[list[EpochBook], list[str]]:
+    def ledgers(self, whole: LedgerListener) -> tuple[list[CameraEpoch], list[str]]:
         """Ends it in good order: the camera first, and viewers when they have drained the stream."""
         stage = self._stage
         filmed = None
@@ -172,7 +186,7 @@ class Performance:
         books = []
         if (death := self.death) is not None:
             pages = pages_of(death.epoch, seen)
-            killed = EpochBook(
+            killed = CameraEpoch(
                 death.epoch,
                 death.ring.committed,
                 pages,
@@ -184,16 +198,16 @@ class Performance:
             epoch, counts = self._epochs[-1], ("committed", "published", "unpublished")
             committed, published, unpublished = (filmed[count] for count in counts)
             pages = pages_of(epoch, seen)
-            books.append(EpochBook(epoch, committed, pages, published=published, unpublished=unpublished))
+            books.append(CameraEpoch(epoch, committed, pages, published=published, unpublished=unpublished))
         return books, all_faults(books, seen)
 
 
 def _report(
     console: Console,
-    books: list[EpochBook],
-    death: Death | None,
-    recorded: Recorded,
-    after: Afterwards,
+    books: list[CameraEpoch],
+    death: KillReport | None,
+    recorded: RecordingCheck,
+    after: DemoResult,
     faults: list[str],
     *,
     as_json: bool,

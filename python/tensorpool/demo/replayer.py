@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from .played import NSLOTS, PLAYED_ID, SPEED
-from .reports import Reports, Role, role_arguments
+from .checks import REPLAY_NSLOTS, REPLAY_SPEED, REPLAY_STREAM_ID
+from .processes import Reports, Role, role_arguments
 
 _WAIT_S = 10.0
 
@@ -16,10 +16,10 @@ def play(role: Role, reports: Reports) -> None:
         role.attach() as ctx,
         ctx.replay(
             role.recording,
-            speed=SPEED,
+            speed=REPLAY_SPEED,
             streams=[role.stream_id],
-            mapping={role.stream_id: PLAYED_ID},
-            nslots=NSLOTS,
+            mapping={role.stream_id: REPLAY_STREAM_ID},
+            nslots=REPLAY_NSLOTS,
             max_pause=0.5,
             wait=_WAIT_S,
         ) as replay,
