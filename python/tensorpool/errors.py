@@ -12,27 +12,27 @@ TensorPoolError
 ├── FrameOverwritten                 the frame was lost while it was being used
 ├── ReceiveTimeout (TimeoutError)    no frame came in time
 ├── LockHeld                         another process holds the lock; `holder` says who
-│   └── DriverHeld                   there is a driver already; the message says whose
+│   └── DriverAlreadyRunning         there is a driver already; the message says whose
 ├── AttachError                      the driver gave no lease; `code`, `remedy` and the message say why
 ├── StreamBusy                       the stream has a producer already
 ├── RegionRejected                   an announced region broke a rule; nothing of it was mapped
 ├── RegionCreateError (OSError)      regions could not be made; nothing was left behind
 ├── ServiceError                     a service that was asked for something
 │   ├── NoSuchService (LookupError)  nobody answers to that name
-│   ├── Rejected                     it refused, and says why
+│   ├── RequestRejected              it refused, and says why
 │   ├── CommandFailed                it accepted, and then something went wrong there
 │   └── ServiceTimeout (TimeoutError)    it is there, and did not answer in time
 ├── DiscoveryError                   streams that were looked for
 │   ├── NoProvider (TimeoutError)    nobody answered
 │   ├── StreamNotFound (LookupError)     no stream of that name was there in time
 │   ├── AmbiguousStream (LookupError)    several streams have it
-│   └── StreamElsewhere              its driver is on another machine: only a bridge reaches it
+│   └── StreamNotLocal               its driver is on another machine: only a bridge reaches it
 ├── MissingPackage (ImportError)     what was asked for needs a package that is not installed
 ├── RecordingError                   a recording on disk; `path` says where
 │   ├── NotARecording (ValueError)   there is none, or one of a format that is too new
 │   ├── CorruptRecording (ValueError)    bytes that are not what was written; `offset` says where
 │   ├── FrameNotRecorded (LookupError)   no such frame, or retention has removed it
-│   ├── UnfitFrames (ValueError)     frames that cannot be recorded: out of order, or not as they say
+│   ├── InvalidFrames (ValueError)   frames that cannot be recorded: out of order, or not as they say
 │   ├── MergeConflict (ValueError)   two recordings have different frames under one sequence
 │   └── WriteFailed (OSError)        the disk did not take it
 │       └── DiskFull                 there is no room; what was written before is kept

@@ -20,13 +20,13 @@ __all__ = [
     "DIM",
     "GOOD",
     "WARN",
-    "format_bytes",
     "columns",
     "console",
-    "key_values",
-    "format_shape",
-    "size_text",
+    "format_bytes",
     "format_duration",
+    "format_shape",
+    "key_values",
+    "size_text",
 ]
 
 # Nobody looks at the edge of a file: what is not a terminal gets lines that are not broken.

@@ -46,7 +46,8 @@ def line(stats: ReplayStats) -> Text:
 def summary(stats: ReplayStats) -> str:
     """What was played, and what became of it."""
     words = [
-        f"played {stats.frames:,} frames, {format_bytes(stats.nbytes)}, in {format_duration(stats.elapsed_s)} "
+        f"played {stats.frames:,} frames, {format_bytes(stats.nbytes)}, "
+        f"in {format_duration(stats.elapsed_s)} "
         f"({stats.rate_hz:,.0f} Hz, {format_bytes(stats.bytes_per_s)}/s)"
     ]
     for one in stats.streams:

@@ -172,7 +172,8 @@ def info(to: ConnectOptions, stream_id: int) -> None:
                 ("epoch", one.epoch),
                 (
                     "layout",
-                    f"version {one.layout_version}, {one.nslots} slots, {format_bytes(one.total_bytes)} in all",
+                    f"version {one.layout_version}, {one.nslots} slots, "
+                    f"{format_bytes(one.total_bytes)} in all",
                 ),
                 (
                     "pools",

@@ -13,8 +13,8 @@ from .tracing import TracedLeasedProducer, TracedProducer, TracedStandaloneProdu
 __all__ = [
     "Consumer",
     "ConsumerLedger",
-    "SourceDescription",
     "Latency",
+    "LatencySummary",
     "LeaseOptions",
     "LeasedProducer",
     "Metadata",
@@ -25,7 +25,7 @@ __all__ = [
     "Producer",
     "ProducerLedger",
     "ReportOptions",
-    "LatencySummary",
+    "SourceDescription",
     "StandaloneProducer",
     "TraceIds",
     "TracedLeasedProducer",

@@ -92,7 +92,10 @@ def recorder_lines(killed: int, pid: int, recovered: Sequence[str]) -> Iterator[
 
 def played_words(played: ReplayCheck) -> str:
     missed = f", {played.missed:,} missed by the viewer" if played.missed else ""
-    return f"replayed at speed {REPLAY_SPEED:g}: {played.played:,} frames, {played.equal:,} checksums equal{missed}"
+    return (
+        f"replayed at speed {REPLAY_SPEED:g}: {played.played:,} frames, "
+        f"{played.equal:,} checksums equal{missed}"
+    )
 
 
 def recording_table(recorded: RecordingCheck) -> Table:

@@ -12,6 +12,8 @@ from .query import DiscoveredStream, make_filter, merge_results
 from .state import DiscoveryCounters, Filter
 
 __all__ = [
+    "AnnounceReader",
+    "DiscoveredStream",
     "DiscoveryClient",
     "DiscoveryCounters",
     "DiscoveryIndex",
@@ -20,12 +22,10 @@ __all__ = [
     "DriverIdentity",
     "Entry",
     "Filter",
-    "AnnounceReader",
     "ProviderSettings",
     "Route",
-    "DiscoveredStream",
-    "VisibilityRule",
     "StreamLabels",
+    "VisibilityRule",
     "make_filter",
     "merge_results",
     "routes",

@@ -14,8 +14,8 @@ __all__ = [
     "Holder",
     "LeaseState",
     "StreamSettings",
+    "namespace_on",
     "other_driver",
     "qualified_namespace",
-    "namespace_on",
     "read_holder",
 ]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from ..context import Context
 from ..errors import CommandFailed, MediaDriverError, ServiceError
 from ..runtime.counters import read_aeron_counters
 from ..service import ServiceClient
@@ -12,6 +11,14 @@ from ..service import ServiceClient
 DRIVER_LABEL: Final = "tensorpool-driver"
 """How the label of the counter begins that a driver keeps among the media driver's."""
 SERVICE: Final = "driver"
+
+
+class ServiceHost(Protocol):
+    """Whatever opens service clients on one media driver: a context."""
+
+    @property
+    def aeron_dir(self) -> str: ...
+    def service(self, name: str, *, timeout: float) -> ServiceClient: ...
 
 
 def drivers_on(aeron_dir: str) -> list[str]:
@@ -22,17 +29,17 @@ def drivers_on(aeron_dir: str) -> list[str]:
         return []
 
 
-def driver_streams(context: Context, *, timeout: float) -> dict[int, dict[str, Any]]:
+def driver_streams(context: ServiceHost, *, timeout: float) -> dict[int, dict[str, Any]]:
     """The driver's streams by id; none where no driver runs, or it does not answer."""
     return {one["stream_id"]: one for one in _ask(context, timeout, "streams") or []}
 
 
-def driver_leases(context: Context, stream_id: int, *, timeout: float) -> list[dict[str, Any]] | None:
+def driver_leases(context: ServiceHost, stream_id: int, *, timeout: float) -> list[dict[str, Any]] | None:
     """Who holds leases of a stream; None where no driver answers."""
     return _ask(context, timeout, "leases", stream_id=stream_id)
 
 
-def _ask(context: Context, timeout: float, command: str, **arguments: Any) -> list[dict[str, Any]] | None:
+def _ask(context: ServiceHost, timeout: float, command: str, **arguments: Any) -> list[dict[str, Any]] | None:
     if not drivers_on(context.aeron_dir):
         return None
     try:

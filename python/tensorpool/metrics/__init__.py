@@ -14,9 +14,9 @@ __all__ = [
     "Limits",
     "Metric",
     "MetricsExporter",
-    "MetricsSource",
     "MetricsServer",
     "MetricsSettings",
+    "MetricsSource",
     "collect",
     "render",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .layout import BlockLayout, DataLayout, EnumLayout, FieldLayout, MessageLayout, SchemaLayout, schemas
+from .message import CLASSES
 
 _OPENING = """\
 # Messages
@@ -55,7 +56,7 @@ def _schema(schema: SchemaLayout) -> Iterator[str]:
 
 
 def _message(message: MessageLayout) -> Iterator[str]:
-    kind = message.CLASSES.get((message.schema, message.name))
+    kind = CLASSES.get((message.schema, message.name))
     yield f"### {message.name}{_suffix(message, kind)}\n"
     if message.description:
         yield f"{message.description}\n"

@@ -26,7 +26,7 @@ from ..runtime.config.units import parse_duration
 from ..shm.sizes import parse_size
 from .offsets import Position
 
-__all__ = ["Options", "READ", "STREAM", "STREAM_WRITE", "TABLE", "WRITE", "is_for"]
+__all__ = ["READ", "STREAM", "STREAM_WRITE", "TABLE", "WRITE", "Options", "is_for"]
 
 READ, STREAM, WRITE, STREAM_WRITE = "read", "readStream", "write", "writeStream"
 _READS: Final = frozenset({READ, STREAM})

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from ..monitor.model import Condition
 from ..monitor.snapshot import ConsumerView
-from .config import Condition, Rule
+from .config import Rule
 
 Who = tuple[int, int | None]
 """Stream and consumer; a rule of streams has no consumer."""

@@ -222,7 +222,7 @@ def test_a_batch_that_comes_again_after_its_files_were_merged_is_left_at_that(co
 def test_a_kill_at_any_step_of_it_changes_nothing(copied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = copied
     wanted = contents(settings)
-    steps = [(os, "link"), (os, "rename"), (compaction, "exchange"), (compaction, "sync_directory")]
+    steps = [(os, "link"), (os, "rename"), (compaction, "swap_directories"), (compaction, "sync_directory")]
     kills = 0
     for step in range(0, 1000, 5):
         dies = dies_at(step)

@@ -103,7 +103,7 @@ def test_a_kill_anywhere_in_any_commit_changes_nothing(
         settings = define(root, out.with_name(f"tables-{step}"), **more)
         dies = dies_at(step)
         with monkeypatch.context() as patch:
-            patch.setattr(commit, "write_atomically", dies(write))
+            patch.setattr(commit, "replace_file", dies(write))
             patch.setattr(commit, "os", SimpleNamespace(rename=dies(os.rename)))
             try:
                 go(settings)

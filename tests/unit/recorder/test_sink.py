@@ -68,14 +68,12 @@ def scene(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """`full_disk(True)`: segments cannot be written to from here on."""
-    write_parts = segment_writer.write_all  # type: ignore[attr-defined]
+    write_all = segment_writer.write_all  # type: ignore[attr-defined]
 
     def write(fd: int, parts: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    return lambda is_full: monkeypatch.setattr(
-        segment_writer, "write_parts", write if is_full else write_parts
-    )
+    return lambda is_full: monkeypatch.setattr(segment_writer, "write_all", write if is_full else write_all)
 
 
 def test_what_is_free_is_known_before_the_first_look(scene: Callable[..., Scene]) -> None:

@@ -146,16 +146,16 @@ def test_a_batch_that_is_offered_again_tells_its_gaps_once(
 ) -> None:
     writer = writing()
     writer.write_batch(frames(0))
-    write_parts = segment_writer.write_all  # type: ignore[attr-defined]
+    write_all = segment_writer.write_all  # type: ignore[attr-defined]
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(segment_writer, "write_parts", full)
+    monkeypatch.setattr(segment_writer, "write_all", full)
     for _ in range(3):
         with pytest.raises(DiskFull):
             writer.write_batch(frames(6), [Gap(STREAM, 1, 4, 2, "late")])
-    monkeypatch.setattr(segment_writer, "write_parts", write_parts)
+    monkeypatch.setattr(segment_writer, "write_all", write_all)
     writer.write_batch(frames(6), [Gap(STREAM, 1, 4, 2, "late")])
     writer.close()
     with recording.open(root) as found:

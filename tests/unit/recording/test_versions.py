@@ -256,7 +256,7 @@ def test_where_the_index_finds_no_room_the_rows_are_written_all_the_same(
             raise OSError(errno.ENOSPC, "no room")
         return original(fd, parts)
 
-    monkeypatch.setattr(metadata_index, "write_parts", full)
+    monkeypatch.setattr(metadata_index, "write_all", full)
     writer = TableWriter(tmp_path, "session")
     row = {"receive_time_ns": 1, "stream_id": STREAM, "epoch": 1, "meta_version": 1, "json": None}
     for version in (1, 2, 3):

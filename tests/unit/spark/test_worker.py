@@ -12,8 +12,8 @@ _PROGRAM = """
     import gc, sys, types
     from importlib.machinery import ModuleSpec
     from pathlib import Path
-    from tensorpool.recording.mapping import map_file
-    from tensorpool.spark.worker import settle
+    from tensorpool.recording.mmap_cache import map_file
+    from tensorpool.spark.worker import tune_worker
 
     path = Path(sys.argv[1])
 
@@ -24,18 +24,18 @@ _PROGRAM = """
         with path.open("rb") as file:
             map_file(file.fileno(), path)
 
-    settle()
+    tune_worker()
     look()
     print(gc.get_freeze_count(), is_mapped())
     sys.modules["__main__"].__spec__ = ModuleSpec("pyspark.daemon", None)
-    settle()
+    tune_worker()
     first = gc.get_freeze_count()
     held = [[] for _ in range(1000)]
     look()
-    settle()
+    tune_worker()
     print(first > 10_000, gc.get_freeze_count() == first, is_mapped())
     path.unlink()
-    settle()
+    tune_worker()
     print(is_mapped())
 """
 

@@ -9,8 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorpool.monitor.model import Condition
 from tensorpool.monitor.snapshot import ConsumerView, Snapshot, StreamState, StreamView
-from tensorpool.supervisor.config import Condition, Rule
+from tensorpool.supervisor.config import Rule
 from tensorpool.supervisor.policy import Decision, Policy, Who
 
 S = 1_000_000_000

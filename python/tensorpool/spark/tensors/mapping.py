@@ -82,7 +82,7 @@ class ResultColumns:
                     )
             for values, column in zip(self._values, columns, strict=True):
                 values.extend(column)
-                self._size += sum(map(_size, column))
+                self._size += sum(_size(value) for value in column)
             self._rows += run
             if len(self._rows) >= _ROWS or self._size >= _BYTES:
                 yield self._batch()
