@@ -1,4 +1,4 @@
-"""docs/reference/consumer-wishes.md says what the code does: keys, events, what a report counts."""
+"""docs/reference/consumer-requests.md says what the code does: keys, events, what a report counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tensorpool.context.context import Context, Event
 from tests.e2e.pages import ROOT
 from tests.remote import Background
 
-PAGE = ROOT / "docs" / "reference" / "consumer-wishes.md"
+PAGE = ROOT / "docs" / "reference" / "consumer-requests.md"
 NATIVE = ROOT / "crates" / "dataplane" / "src"
 
 

@@ -32,7 +32,7 @@ SIZING, NUMA, IDS, DMA, CLOCKS, OTHERS = (
         "keep-others-out",
     )
 )
-WISHES = REFERENCE / "consumer-wishes.md"
+WISHES = REFERENCE / "consumer-requests.md"
 PATIENCE_S = 60
 
 

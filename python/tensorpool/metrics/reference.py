@@ -15,7 +15,7 @@ _OPENING = f"""\
 
 Everything that the endpoint tells. This page is made from the code by
 `python -m tensorpool.metrics.reference`; a test keeps it up to date.
-[Watch a system](../how-to/watch-a-system.md) says how to set it up.
+[Watch a system](../how-to/monitor-a-system.md) says how to set it up.
 
 | | |
 |---|---|
