@@ -28,8 +28,8 @@ SIZING, NUMA, IDS, DMA, CLOCKS, OTHERS = (
         "place-memory-on-a-numa-node",
         "plan-stream-ids",
         "fill-a-slot-by-dma",
-        "keep-clocks-together",
-        "keep-others-out",
+        "synchronise-clocks",
+        "restrict-access",
     )
 )
 WISHES = REFERENCE / "consumer-requests.md"

@@ -1,4 +1,4 @@
-"""docs/how-to/watch-a-system: its pictures are what the command draws, its commands work.
+"""docs/how-to/monitor-a-system: its pictures are what the command draws, its commands work.
 
 TENSORPOOL_WRITE_PICTURES=1 pytest tests/e2e/test_watch_page.py      makes the pictures anew
 """
@@ -106,7 +106,7 @@ def test_the_pictures_are_what_the_command_draws(aeron_dir: Path, shm_base: Path
 
 def test_the_page_names_only_pictures_and_files_that_are_there() -> None:
     page = next(
-        one for one in HOW_TO.glob("watch-a-system*.md") if "images/top.svg" in one.read_text("utf-8")
+        one for one in HOW_TO.glob("monitor-a-system*.md") if "images/top.svg" in one.read_text("utf-8")
     )
     text = page.read_text("utf-8")
     for image in re.findall(r"!\[[^]]*]\(([^)]+)\)", text):
