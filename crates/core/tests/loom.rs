@@ -7,7 +7,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
-use tensorpool_core::seqlock::{self, CommitWord};
+use tensorpool_core::shm::seqlock::{self, CommitWord};
 
 /// Which part of the protocol is taken out.
 #[derive(Clone, Copy, PartialEq)]

@@ -3,11 +3,12 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use tensorpool_core::arena::Chunks;
-use tensorpool_core::event::{Address, TagFilter};
-use tensorpool_core::latency::Latency;
-use tensorpool_core::layout::*;
-use tensorpool_core::track::{Limits, Memory, Row, Track};
+use tensorpool_core::consumer::latency::Latency;
+use tensorpool_core::recording::block_pool::Chunks;
+use tensorpool_core::recording::rows::{Memory, Row};
+use tensorpool_core::recording::stream_buffer::{Limits, Track};
+use tensorpool_core::wire::event::{Address, TagFilter};
+use tensorpool_core::wire::layout::*;
 
 struct Counting;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tensorpool_core::announce::{PoolAnnounce, Seen};
+use tensorpool_core::wire::announce::{PoolAnnounce, Seen};
 
 use crate::aeron::{Assembler, Client, NotTaken, Publication, Subscription};
 use crate::channels::untethered;

@@ -11,14 +11,16 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tensorpool_core::announce::PoolAnnounce;
-use tensorpool_core::contain::AllowedBases;
-use tensorpool_core::layout::{MESSAGE_HEADER_LENGTH, SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS, put_u64};
-use tensorpool_core::mapping::Now;
-use tensorpool_core::region::{Access, RegionError};
-use tensorpool_core::region_lock::{LockWatch, RegionLockError};
-use tensorpool_core::ring::Mapping;
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::consumer::announce_filter::Now;
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::shm::containment::AllowedBases;
+use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::region::{Access, RegionError};
+use tensorpool_core::shm::region_lock::{LockWatch, RegionLockError};
+use tensorpool_core::wire::announce::PoolAnnounce;
+use tensorpool_core::wire::layout::{
+    MESSAGE_HEADER_LENGTH, SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS, put_u64,
+};
 
 use crate::aeron::{AeronError, Client};
 use crate::conductor::{Endpoint, Tick};

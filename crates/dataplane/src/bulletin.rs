@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tensorpool_core::bulletin::{Board, Periods, Speaker};
-use tensorpool_core::spoken::Spoken;
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::producer::metadata_schedule::{Board, Periods, Speaker};
+use tensorpool_core::wire::control::Spoken;
 
 use crate::aeron::{AeronError, Client, Publication};
 use crate::conductor::{Endpoint, Tick};

@@ -10,10 +10,10 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tensorpool_core::contain::AllowedBases;
-use tensorpool_core::fork::Birth;
-use tensorpool_core::mapping::Now;
-use tensorpool_core::time::{monotonic_ns, realtime_ns};
+use tensorpool_core::consumer::announce_filter::Now;
+use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
+use tensorpool_core::shm::containment::AllowedBases;
 
 use crate::aeron::{self, Client};
 use crate::announces::Announces;

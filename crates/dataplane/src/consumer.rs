@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use tensorpool_core::attach::Terms;
-use tensorpool_core::descriptor::{FrameDescriptor, Seen};
-use tensorpool_core::drops::Drop as Reason;
-use tensorpool_core::greeting::Wanted;
-use tensorpool_core::ring::Mapping;
+use tensorpool_core::consumer::hello_state::Wanted;
+use tensorpool_core::drop_reason::Drop as Reason;
+use tensorpool_core::lease::attachment::Terms;
+use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::wire::descriptor::{FrameDescriptor, Seen};
 
 use crate::aeron::Subscription;
 use crate::feed::Feed;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorpool_core::driver_messages::Heard;
-use tensorpool_core::spoken::Spoken;
+use tensorpool_core::wire::control::Spoken;
+use tensorpool_core::wire::driver::Heard;
 
 use crate::aeron::{Client, NotTaken};
 use crate::conductor::{Endpoint, Tick};

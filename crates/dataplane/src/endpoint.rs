@@ -1,10 +1,10 @@
 //! What lives on the conductor's thread: a producer, a consumer, an ear, the driver's beacons.
 
-use tensorpool_core::announce::PoolAnnounce;
-use tensorpool_core::contain::AllowedBases;
-use tensorpool_core::driver_messages::Heard;
-use tensorpool_core::mapping::Now;
-use tensorpool_core::spoken::Spoken;
+use tensorpool_core::consumer::announce_filter::Now;
+use tensorpool_core::shm::containment::AllowedBases;
+use tensorpool_core::wire::announce::PoolAnnounce;
+use tensorpool_core::wire::control::Spoken;
+use tensorpool_core::wire::driver::Heard;
 
 use crate::aeron::{AeronError, Client};
 use crate::events::Events;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use tensorpool_core::descriptor::FrameDescriptor;
+use tensorpool_core::wire::descriptor::FrameDescriptor;
 
 /// More than any ring is behind: of older ones the slots are another's by now.
 const MAX_WAITING: usize = 1024;

@@ -5,9 +5,9 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tensorpool_core::attach::{Answer, Attachment, Lost, Refusal, Revocation, Terms};
-use tensorpool_core::driver_messages::{AttachResponse, Heard, code_word};
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::lease::attachment::{Answer, Attachment, Lost, Refusal, Revocation, Terms};
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::wire::driver::{AttachResponse, Heard, code_word};
 
 use crate::conductor::Tick;
 use crate::events::Event;

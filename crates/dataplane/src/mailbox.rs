@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use tensorpool_core::event::{Address, TagFilter};
+use tensorpool_core::wire::event::{Address, TagFilter};
 
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
 use crate::conductor::{Endpoint, Tick};

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 
 use rusteron_media_driver::bindings as c;
-use tensorpool_core::fork::Birth;
-use tensorpool_core::lock::{self, FileLock, LockError};
+use tensorpool_core::os::file_lock::{self, FileLock, LockError};
+use tensorpool_core::os::fork::Birth;
 
 use crate::aeron::in_one_line;
 
@@ -152,7 +152,7 @@ fn cnc_pid(dir: &str) -> Option<u32> {
 /// the maker of the files. The heartbeat in them may still look fresh.
 pub fn is_left_over(dir: &str, lock_path: &Path) -> bool {
     let named = std::fs::read_to_string(lock_path).unwrap_or_default();
-    cnc_pid(dir).is_some_and(|pid| named == holder(pid)) && lock::is_free(lock_path)
+    cnc_pid(dir).is_some_and(|pid| named == holder(pid)) && file_lock::is_free(lock_path)
 }
 
 /// Which driver's files are in `dir`: the next one makes its own. None while there are none.
@@ -174,7 +174,8 @@ impl DeathWatch {
     pub fn of(dir: &str, lock_path: &Path) -> Self {
         let files = files_in(dir);
         let named = std::fs::read_to_string(lock_path).unwrap_or_default();
-        let is_makers = cnc_pid(dir).is_some_and(|pid| named == holder(pid)) && !lock::is_free(lock_path);
+        let is_makers =
+            cnc_pid(dir).is_some_and(|pid| named == holder(pid)) && !file_lock::is_free(lock_path);
         let lock = is_makers.then(|| (lock_path.to_path_buf(), named));
         Self { dir: dir.to_owned(), files, lock }
     }
@@ -185,7 +186,7 @@ impl DeathWatch {
         are_replaced
             || self.lock.as_ref().is_some_and(|(path, named)| {
                 // Another name in it: someone else was quicker to start the next one.
-                lock::is_free(path) || std::fs::read_to_string(path).map_or(true, |now| now != *named)
+                file_lock::is_free(path) || std::fs::read_to_string(path).map_or(true, |now| now != *named)
             })
     }
 }

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tensorpool_core::blob::{Blob, Blobs, Discard};
-use tensorpool_core::data_source::Told;
-use tensorpool_core::metadata::{Described, MetadataBook, Source};
+use tensorpool_core::consumer::blob_assembly::{Blob, Blobs, Discard};
+use tensorpool_core::consumer::metadata_cache::{Described, MetadataBook, Source};
+use tensorpool_core::wire::metadata::Told;
 
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
 use crate::channels::untethered;

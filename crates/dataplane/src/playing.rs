@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use tensorpool_core::checksum;
-use tensorpool_core::copy;
-use tensorpool_core::tensor::TensorSpec;
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::shm::copy;
+use tensorpool_core::shm::tensor::TensorSpec;
 
 use crate::producer::{Hold, Producer, Tags};
 
@@ -212,7 +212,7 @@ fn publish(
 
 #[cfg(test)]
 mod tests {
-    use tensorpool_core::layout::{DTYPE_UINT8, MAJOR_ORDER_ROW};
+    use tensorpool_core::wire::layout::{DTYPE_UINT8, MAJOR_ORDER_ROW};
 
     use super::*;
 

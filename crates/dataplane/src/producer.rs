@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tensorpool_core::announce::PoolAnnounce;
-use tensorpool_core::attach::Terms;
-use tensorpool_core::order::Order;
-use tensorpool_core::progress::{Filled, Floors};
-use tensorpool_core::region_lock::RegionLock;
-use tensorpool_core::ring::Mapping;
-use tensorpool_core::tensor::TensorSpec;
-use tensorpool_core::time::monotonic_ns;
-use tensorpool_core::wishes::Policy;
+use tensorpool_core::lease::attachment::Terms;
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::producer::grants::Policy;
+use tensorpool_core::producer::progress_schedule::{Filled, Floors};
+use tensorpool_core::producer::sequencer::Order;
+use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::region_lock::RegionLock;
+use tensorpool_core::shm::tensor::TensorSpec;
+use tensorpool_core::wire::announce::PoolAnnounce;
 
 use crate::aeron::ExclusivePublication;
 use crate::handle::Handle;

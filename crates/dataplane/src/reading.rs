@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tensorpool_core::descriptor::FrameDescriptor;
-use tensorpool_core::drops::{Drop as Reason, DropCounters};
-use tensorpool_core::hello::Lane;
-use tensorpool_core::latency::Latency;
-use tensorpool_core::mapping::{Ignored, Judge};
-use tensorpool_core::ring::{Located, Mapping};
-use tensorpool_core::tracker::{Step, Tracker};
+use tensorpool_core::consumer::announce_filter::{Ignored, Judge};
+use tensorpool_core::consumer::latency::Latency;
+use tensorpool_core::consumer::sequence_tracker::{Step, Tracker};
+use tensorpool_core::drop_reason::{Drop as Reason, DropCounters};
+use tensorpool_core::shm::epoch::{Located, Mapping};
+use tensorpool_core::wire::descriptor::FrameDescriptor;
+use tensorpool_core::wire::hello::Lane;
 
 use crate::aeron::{AeronError, Client, ImageWatch, Subscription};
 use crate::bridge::Private;

@@ -7,9 +7,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tensorpool_core::arena::Chunks;
-use tensorpool_core::time::{monotonic_ns, realtime_ns};
-use tensorpool_core::track::{Arena, BACKLOG, Counts, DISK_FULL, Limits, Memory, Track};
+use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
+use tensorpool_core::recording::block_pool::Chunks;
+use tensorpool_core::recording::rows::{Arena, Memory};
+use tensorpool_core::recording::stream_buffer::{BACKLOG, Counts, DISK_FULL, Limits, Track};
 
 use crate::consumer::Consumer;
 use crate::idle::{Idle, Strategy};

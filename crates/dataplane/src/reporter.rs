@@ -5,10 +5,10 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tensorpool_core::event;
+use tensorpool_core::consumer::latency::Told;
 use tensorpool_core::histogram::Summary;
-use tensorpool_core::latency::Told;
-use tensorpool_core::time::realtime_ns;
+use tensorpool_core::os::time::realtime_ns;
+use tensorpool_core::wire::event;
 
 use crate::aeron::{AeronError, Client, Publication};
 use crate::conductor::{Endpoint, Tick};

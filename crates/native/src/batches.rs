@@ -1,7 +1,7 @@
 //! Finds the batches of a recording's segment, as far as they are like the one before.
 
 use pyo3::prelude::*;
-use tensorpool_core::batches::{Batch, PREFIX_BYTES, Shape, following};
+use tensorpool_core::recording::batch_scan::{Batch, PREFIX_BYTES, Shape, following};
 
 use crate::checksum::Held;
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
-use tensorpool_core::announce::{AnnouncedPool, PoolAnnounce};
-use tensorpool_core::contain::AllowedBases;
-use tensorpool_core::fork::Birth;
-use tensorpool_core::layout::*;
-use tensorpool_core::region_lock::RegionLockError;
+use tensorpool_core::os::fork::Birth;
+use tensorpool_core::shm::containment::AllowedBases;
+use tensorpool_core::shm::region_lock::RegionLockError;
+use tensorpool_core::wire::announce::{AnnouncedPool, PoolAnnounce};
+use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::beacons as plane;
 use tensorpool_dataplane::beacons::PutError;
 use tensorpool_dataplane::conductor::Endpoint;

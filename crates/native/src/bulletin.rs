@@ -5,8 +5,8 @@ use std::sync::Arc;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use tensorpool_core::bulletin::Periods;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::Birth;
+use tensorpool_core::producer::metadata_schedule::Periods;
 use tensorpool_dataplane::bulletin as plane;
 
 use crate::context::Conductor;

@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use tensorpool_core::driver_messages::Role;
-use tensorpool_core::drops::Drop as Reason;
-use tensorpool_core::fork::Birth;
-use tensorpool_core::mapping::Ignored;
+use tensorpool_core::consumer::announce_filter::Ignored;
+use tensorpool_core::drop_reason::Drop as Reason;
+use tensorpool_core::os::fork::Birth;
+use tensorpool_core::wire::driver::Role;
 use tensorpool_dataplane::consumer as plane;
 use tensorpool_dataplane::consumer::Waited;
 use tensorpool_dataplane::idle::Strategy;

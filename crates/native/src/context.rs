@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::Birth;
 use tensorpool_dataplane::conductor as plane;
 use tensorpool_dataplane::conductor::Endpoint;
 use tensorpool_dataplane::media_driver::Settings;

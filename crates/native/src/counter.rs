@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::Birth;
 use tensorpool_dataplane::aeron;
 use tensorpool_dataplane::counter::CounterEndpoint;
 

@@ -2,9 +2,9 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
-use tensorpool_core::create::CreateError;
-use tensorpool_core::fork::Birth;
-use tensorpool_core::region::RegionError;
+use tensorpool_core::os::fork::Birth;
+use tensorpool_core::shm::create::CreateError;
+use tensorpool_core::shm::region::RegionError;
 
 /// Builds an error of `tensorpool.errors` by name, with its fields as keywords.
 pub fn raise(

@@ -4,11 +4,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple, PyType};
-use tensorpool_core::hello::Mode;
-use tensorpool_core::layout::NULL_U64;
-use tensorpool_core::said::Said;
-use tensorpool_core::spoken::Spoken;
-use tensorpool_core::told::{self, Told};
+use tensorpool_core::wire::control::Spoken;
+use tensorpool_core::wire::hello::Mode;
+use tensorpool_core::wire::layout::NULL_U64;
+use tensorpool_core::wire::message_cache::Said;
+use tensorpool_core::wire::status::{self, Told};
 
 use crate::told::{consumer, latency, producer};
 
@@ -91,7 +91,7 @@ impl Hearing {
     fn told<'py>(&self, py: Python<'py>, messages: Vec<Bound<'py, PyBytes>>) -> PyResult<Bound<'py, PyList>> {
         let mut found = Vec::with_capacity(messages.len());
         for message in messages {
-            found.push(match told::read(message.as_bytes()) {
+            found.push(match status::read(message.as_bytes()) {
                 Some(Told::Consumer(one)) => self.event(py, &self.consumer_told, consumer(py, one)?)?,
                 Some(Told::Producer(one)) => self.event(py, &self.producer_told, producer(py, one)?)?,
                 Some(Told::Latency(one)) => self.event(py, &self.latency_told, latency(py, one)?)?,

@@ -3,8 +3,8 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tensorpool_core::attach::{Refusal, Terms};
-use tensorpool_core::driver_messages::{Revision, Role, code_word};
+use tensorpool_core::lease::attachment::{Refusal, Terms};
+use tensorpool_core::wire::driver::{Revision, Role, code_word};
 use tensorpool_dataplane::lease::Lease;
 
 /// Handed over as a dict.

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use tensorpool_core::event::TagFilter;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::Birth;
+use tensorpool_core::wire::event::TagFilter;
 use tensorpool_dataplane::mailbox as plane;
 
 use crate::context::Conductor;

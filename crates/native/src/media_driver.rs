@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use pyo3::prelude::*;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::Birth;
 use tensorpool_dataplane::aeron;
 use tensorpool_dataplane::media_driver::{self as plane, LaunchError, Settings};
 

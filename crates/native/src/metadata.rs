@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use tensorpool_core::fork::Birth;
-use tensorpool_core::metadata::{Described, Source};
-use tensorpool_core::tensor::Tensor;
+use tensorpool_core::consumer::metadata_cache::{Described, Source};
+use tensorpool_core::os::fork::Birth;
+use tensorpool_core::shm::tensor::Tensor;
 use tensorpool_dataplane::consumer::Counters;
 use tensorpool_dataplane::metadata_ear as plane;
 

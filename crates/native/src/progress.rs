@@ -6,11 +6,11 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use tensorpool_core::fork::Birth;
-use tensorpool_core::layout::*;
-use tensorpool_core::prefix::{self, Unit};
-use tensorpool_core::spoken::ProgressState;
-use tensorpool_core::tensor::TensorSpec;
+use tensorpool_core::os::fork::Birth;
+use tensorpool_core::shm::filled::{self, Unit};
+use tensorpool_core::shm::tensor::TensorSpec;
+use tensorpool_core::wire::control::ProgressState;
+use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::consumer as plane;
 
 use crate::metadata::{Origin, Shown};
@@ -46,7 +46,7 @@ pub struct Meter {
 
 impl Meter {
     pub fn new(unit: Unit, stride: u32, spec: &TensorSpec, len: u64) -> Self {
-        let dim = spec.dims[prefix::outermost(spec.major_order, spec.ndims)] as u64;
+        let dim = spec.dims[filled::outermost(spec.major_order, spec.ndims)] as u64;
         let (unit_bytes, units, word) = match unit {
             Unit::Bytes => (1, len, "bytes"),
             Unit::Rows => (u64::from(stride), dim, "rows"),
@@ -188,7 +188,7 @@ impl Progress {
         match part.whole {
             Some(whole) => shape[whole.axis] = whole.count,
             // Nothing of it is known to be there.
-            None => shape[prefix::outermost(tensor.major_order, tensor.ndims)] = 0,
+            None => shape[filled::outermost(tensor.major_order, tensor.ndims)] = 0,
         }
         let data = part.mapping.payload(part.located.pool, part.located.seq);
         // SAFETY: the header's rules held the extent of the whole against the payload, and the payload against

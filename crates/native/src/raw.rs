@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::Birth;
 use tensorpool_dataplane::raw;
 
 use crate::context::Conductor;

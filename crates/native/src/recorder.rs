@@ -5,9 +5,10 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use tensorpool_core::fork::Birth;
-use tensorpool_core::layout::DTYPE_UINT8;
-use tensorpool_core::track::{self, Row};
+use tensorpool_core::os::fork::Birth;
+use tensorpool_core::recording::rows::{self, Row};
+use tensorpool_core::recording::stream_buffer;
+use tensorpool_core::wire::layout::DTYPE_UINT8;
 use tensorpool_dataplane::recorder as plane;
 
 use crate::consumer::Consumer;
@@ -129,7 +130,7 @@ impl Drop for Recorder {
 /// Its memory goes back to the recorder with the last array that shows it.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Arena {
-    arena: track::Arena,
+    arena: rows::Arena,
 }
 
 #[pymethods]
@@ -186,5 +187,5 @@ fn bytes<'py>(arena: &Bound<'py, Arena>, at: *mut u8, len: usize) -> PyResult<Bo
 /// Why a recorder loses frames that it could have had: name and meaning.
 #[pyfunction]
 pub fn recorder_reasons() -> Vec<(&'static str, &'static str)> {
-    track::REASONS.to_vec()
+    stream_buffer::REASONS.to_vec()
 }

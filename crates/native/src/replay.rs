@@ -3,9 +3,9 @@
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use tensorpool_core::layout::MAX_DIMS;
-use tensorpool_core::mapped;
-use tensorpool_core::tensor::TensorSpec;
+use tensorpool_core::os::prefetch;
+use tensorpool_core::shm::tensor::TensorSpec;
+use tensorpool_core::wire::layout::MAX_DIMS;
 use tensorpool_dataplane::playing::{Lane, Row, Score, Stop, Table, play};
 
 use crate::checksum::Held;
@@ -91,7 +91,7 @@ impl ReplayRows {
         py.detach(|| {
             let bytes = self.held.bytes();
             if let Some(part) = bytes.get(self.table.extent()) {
-                mapped::fetch(part);
+                prefetch::fetch(part);
             }
         });
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::Birth;
 use tensorpool_dataplane::reporter as plane;
 use tensorpool_dataplane::reporter::Subject;
 

@@ -6,16 +6,16 @@ use std::sync::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tensorpool_core::assign::{self, Assignment};
-use tensorpool_core::contain::AllowedBases;
-use tensorpool_core::create::{self, EpochFiles, EpochSpec, PoolSpec};
-use tensorpool_core::fork::Birth;
-use tensorpool_core::layout::SUPERBLOCK_SIZE;
-use tensorpool_core::lock;
-use tensorpool_core::region::{Access, Region};
-use tensorpool_core::superblock::{Expected, RegionKind, Superblock};
-use tensorpool_core::time::monotonic_ns;
-use tensorpool_core::uri::RegionUri;
+use tensorpool_core::os::file_lock;
+use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::shm::assign::{self, Assignment};
+use tensorpool_core::shm::containment::AllowedBases;
+use tensorpool_core::shm::create::{self, EpochFiles, EpochSpec, PoolSpec};
+use tensorpool_core::shm::region::{Access, Region};
+use tensorpool_core::shm::superblock::{Expected, RegionKind, Superblock};
+use tensorpool_core::wire::layout::SUPERBLOCK_SIZE;
+use tensorpool_core::wire::region_uri::RegionUri;
 
 use crate::errors;
 
@@ -164,7 +164,7 @@ pub fn sanitize_user(name: &str) -> String {
 /// A lock on a file that dies with its holder.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct FileLock {
-    lock: Mutex<Option<lock::FileLock>>,
+    lock: Mutex<Option<file_lock::FileLock>>,
     birth: Birth,
 }
 
@@ -173,13 +173,13 @@ impl FileLock {
     /// Raises LockHeld, with what the holder wrote, if someone else has it.
     #[new]
     fn new(py: Python<'_>, path: PathBuf, holder: &str) -> PyResult<Self> {
-        match lock::FileLock::acquire(&path, holder) {
+        match file_lock::FileLock::acquire(&path, holder) {
             Ok(lock) => Ok(Self { lock: Mutex::new(Some(lock)), birth: Birth::here() }),
-            Err(lock::LockError::Held(who)) => {
+            Err(file_lock::LockError::Held(who)) => {
                 let message = format!("{} is held by {who}", path.display());
                 Err(errors::raise(py, "LockHeld", &message, |f| f.set_item("holder", who)))
             }
-            Err(lock::LockError::Io(e)) => Err(e.into()),
+            Err(file_lock::LockError::Io(e)) => Err(e.into()),
         }
     }
 

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use tensorpool_core::fork::Birth;
-use tensorpool_core::layout::*;
-use tensorpool_core::ring::Mapping;
-use tensorpool_core::tensor::TensorSpec;
+use tensorpool_core::os::fork::Birth;
+use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::tensor::TensorSpec;
+use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::producer as plane;
 use tensorpool_dataplane::producer::Tags;
 
@@ -211,7 +211,7 @@ fn ended(py: Python<'_>) -> PyErr {
 fn contiguous_strides(spec: &TensorSpec) -> [i64; MAX_DIMS] {
     let n = usize::from(spec.ndims);
     let mut strides = [0; MAX_DIMS];
-    let mut step = i64::from(tensorpool_core::tensor::item_size(spec.dtype).unwrap_or(1));
+    let mut step = i64::from(tensorpool_core::shm::tensor::item_size(spec.dtype).unwrap_or(1));
     for i in 0..n {
         let axis = if spec.major_order == MAJOR_ORDER_ROW { n - 1 - i } else { i };
         strides[axis] = step;

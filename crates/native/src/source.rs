@@ -6,9 +6,9 @@ use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use tensorpool_core::copy;
-use tensorpool_core::layout::*;
-use tensorpool_core::tensor::{TensorSpec, item_size};
+use tensorpool_core::shm::copy;
+use tensorpool_core::shm::tensor::{TensorSpec, item_size};
+use tensorpool_core::wire::layout::*;
 
 use crate::arrays::{dtype_name, from_numpy, parse_dtype, spec, too_many, unsupported};
 use crate::errors;

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use tensorpool_core::told::{ConsumerTold, Counts, LatencyTold, ProducerTold};
+use tensorpool_core::wire::status::{ConsumerTold, Counts, LatencyTold, ProducerTold};
 
 pub fn consumer<'py>(py: Python<'py>, c: ConsumerTold<'_>) -> PyResult<Bound<'py, PyTuple>> {
     let (dropped, outside) = (counts(py, c.dropped)?, counts(py, c.outside)?);

@@ -2,11 +2,11 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tensorpool_core::greeting::{Proposal, Wanted};
-use tensorpool_core::hello::{Mode, ProgressHints};
-use tensorpool_core::phase::Phase;
-use tensorpool_core::progress::Floors;
-use tensorpool_core::wishes::Policy;
+use tensorpool_core::consumer::hello_state::{Proposal, Wanted};
+use tensorpool_core::consumer::phase::Phase;
+use tensorpool_core::producer::grants::Policy;
+use tensorpool_core::producer::progress_schedule::Floors;
+use tensorpool_core::wire::hello::{Mode, ProgressHints};
 use tensorpool_dataplane::consumer::Standing;
 
 /// A channel and a range of stream ids.

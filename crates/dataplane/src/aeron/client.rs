@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex};
 
 use rusteron_client::bindings as c;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::Birth;
 
 use super::counter::Counter;
 use super::images::{ImageWatch, on_image, on_image_gone};

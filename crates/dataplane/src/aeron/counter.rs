@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use rusteron_client::bindings as c;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::Birth;
 
 use super::{AeronError, c_string, checked};
 

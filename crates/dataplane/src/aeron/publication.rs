@@ -3,7 +3,7 @@
 use std::ptr;
 
 use rusteron_client::bindings as c;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::Birth;
 
 /// Why Aeron did not take a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::ptr;
 
 use rusteron_client::bindings as c;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::Birth;
 
 use super::{AeronError, last_error};
 

@@ -1,9 +1,9 @@
 use super::*;
 use crate::events::Events;
-use tensorpool_core::announce::{AnnouncedPool, Seen};
-use tensorpool_core::create::{EpochSpec, PoolSpec, create_epoch};
-use tensorpool_core::layout::{CLOCK_DOMAIN_MONOTONIC, HEADER_SLOT_BYTES, LAYOUT_VERSION};
-use tensorpool_core::region_lock::RegionLock;
+use tensorpool_core::shm::create::{EpochSpec, PoolSpec, create_epoch};
+use tensorpool_core::shm::region_lock::RegionLock;
+use tensorpool_core::wire::announce::{AnnouncedPool, Seen};
+use tensorpool_core::wire::layout::{CLOCK_DOMAIN_MONOTONIC, HEADER_SLOT_BYTES, LAYOUT_VERSION};
 
 const MS: u64 = 1_000_000;
 const PERIOD: u64 = 1_000 * MS;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tensorpool_core::descriptor::{FrameDescriptor, Seen};
-use tensorpool_core::drops::Drop as Reason;
+use tensorpool_core::drop_reason::Drop as Reason;
+use tensorpool_core::wire::descriptor::{FrameDescriptor, Seen};
 
 use crate::aeron::{AeronError, Client, Subscription};
 use crate::channels::untethered;

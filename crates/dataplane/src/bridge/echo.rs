@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use tensorpool_core::spoken::{FrameProgress, ProgressState};
+use tensorpool_core::wire::control::{FrameProgress, ProgressState};
 
 const MAX_WAITING: usize = 32;
 

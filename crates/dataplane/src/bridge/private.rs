@@ -7,13 +7,13 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tensorpool_core::assembly::Loss;
-use tensorpool_core::bridged::Announced;
-use tensorpool_core::create::PoolSpec;
-use tensorpool_core::descriptor::FrameDescriptor;
-use tensorpool_core::layout::*;
-use tensorpool_core::ring::Mapping;
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::bridge::assembly::Loss;
+use tensorpool_core::bridge::source::Announced;
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::shm::create::PoolSpec;
+use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::wire::descriptor::FrameDescriptor;
+use tensorpool_core::wire::layout::*;
 
 use crate::producer::Placed;
 

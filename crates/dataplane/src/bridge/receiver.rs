@@ -7,13 +7,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-use tensorpool_core::accounts::{Counts, Cut};
-use tensorpool_core::announce::{PoolAnnounce, Seen};
-use tensorpool_core::assembly::Tally;
-use tensorpool_core::bridged::Announced;
-use tensorpool_core::chunk::{Chunk, Fault, Limits};
-use tensorpool_core::spoken::Spoken;
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::bridge::assembly::Tally;
+use tensorpool_core::bridge::session_ledger::{Counts, Cut};
+use tensorpool_core::bridge::source::Announced;
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::wire::announce::{PoolAnnounce, Seen};
+use tensorpool_core::wire::chunk::{Chunk, Fault, Limits};
+use tensorpool_core::wire::control::Spoken;
 
 use super::fragments::Fragments;
 use super::private::Private;

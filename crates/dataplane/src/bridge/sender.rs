@@ -6,10 +6,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-use tensorpool_core::chunk::{self, Cut, DATA_HEADER_LENGTH, Revision, Slices, Whose};
-use tensorpool_core::copy;
-use tensorpool_core::layout::HEADER_SLOT_BYTES;
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::shm::copy;
+use tensorpool_core::wire::chunk::{self, Cut, DATA_HEADER_LENGTH, Revision, Slices, Whose};
+use tensorpool_core::wire::layout::HEADER_SLOT_BYTES;
 
 use super::ears::Ears;
 use super::source::{Source, bump};

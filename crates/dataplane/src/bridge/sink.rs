@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use tensorpool_core::accounts::Accounts;
-use tensorpool_core::announce::PoolAnnounce;
-use tensorpool_core::assembly::{Loss, Store, Table};
-use tensorpool_core::bridged::{Source, Word};
-use tensorpool_core::chunk::Chunk;
-use tensorpool_core::layout::HEADER_SLOT_BYTES;
-use tensorpool_core::spoken::FrameProgress;
+use tensorpool_core::bridge::assembly::{Loss, Store, Table};
+use tensorpool_core::bridge::session_ledger::Accounts;
+use tensorpool_core::bridge::source::{Source, Word};
+use tensorpool_core::wire::announce::PoolAnnounce;
+use tensorpool_core::wire::chunk::Chunk;
+use tensorpool_core::wire::control::FrameProgress;
+use tensorpool_core::wire::layout::HEADER_SLOT_BYTES;
 
 use super::echo::Echo;
 use super::private::Private;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::Birth;
 
 use crate::idle::{Idle, Strategy};
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
-use tensorpool_core::drops::Drop as Reason;
+use tensorpool_core::drop_reason::Drop as Reason;
 
 use super::Consumer;
 

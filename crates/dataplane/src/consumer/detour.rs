@@ -6,10 +6,10 @@
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use tensorpool_core::chunk::Limits;
-use tensorpool_core::descriptor::FrameDescriptor;
-use tensorpool_core::fallback::FallbackUri;
-use tensorpool_core::layout::CLOCK_DOMAIN_MONOTONIC;
+use tensorpool_core::wire::chunk::Limits;
+use tensorpool_core::wire::descriptor::FrameDescriptor;
+use tensorpool_core::wire::fallback_uri::FallbackUri;
+use tensorpool_core::wire::layout::CLOCK_DOMAIN_MONOTONIC;
 
 use super::{Consumer, Counters};
 use crate::aeron::Client;

@@ -3,15 +3,15 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use tensorpool_core::announce::PoolAnnounce;
-use tensorpool_core::driver_messages::Heard;
-use tensorpool_core::drops::Drop as Reason;
-use tensorpool_core::greeting;
-use tensorpool_core::layout::NULL_U64;
-use tensorpool_core::mapping::{Action, Held, Ignored};
-use tensorpool_core::ring::Mapping;
-use tensorpool_core::spoken::{QosConsumer, Spoken};
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::consumer::announce_filter::{Action, Held, Ignored};
+use tensorpool_core::consumer::hello_state;
+use tensorpool_core::drop_reason::Drop as Reason;
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::wire::announce::PoolAnnounce;
+use tensorpool_core::wire::control::{QosConsumer, Spoken};
+use tensorpool_core::wire::driver::Heard;
+use tensorpool_core::wire::layout::NULL_U64;
 
 use super::wanting::Wanting;
 use super::{Consumer, Refused};
@@ -73,10 +73,10 @@ impl Consumer {
     }
 
     /// Which streams are read from here on.
-    fn turn(&self, turns: Vec<greeting::Turn>) {
+    fn turn(&self, turns: Vec<hello_state::Turn>) {
         self.turn_progress(&turns);
         for turn in turns {
-            if let greeting::Turn::Descriptors(lane) = turn {
+            if let hello_state::Turn::Descriptors(lane) = turn {
                 let mut state = self.state.lock_first();
                 state.own = Handle::None;
                 if lane.is_none() && state.on_own {
@@ -256,12 +256,12 @@ impl Endpoint for Consumer {
         }
         for turn in &turns {
             let (kind, detail) = match turn {
-                greeting::Turn::Declined => {
+                hello_state::Turn::Declined => {
                     ("declined", "the producer grants no stream of its own".to_owned())
                 }
-                greeting::Turn::Fallback(uri) => ("fallback", uri.clone()),
-                greeting::Turn::UnknownFallback(uri) => ("fallback_refused", uri.clone()),
-                greeting::Turn::Shm => ("fallback_over", String::new()),
+                hello_state::Turn::Fallback(uri) => ("fallback", uri.clone()),
+                hello_state::Turn::UnknownFallback(uri) => ("fallback_refused", uri.clone()),
+                hello_state::Turn::Shm => ("fallback_over", String::new()),
                 _ => continue,
             };
             let epoch = self.mapping().map_or(0, |m| m.epoch);

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tensorpool_core::follow::{Follower, Outline, Verdict};
-use tensorpool_core::greeting;
-use tensorpool_core::hello::Lane;
-use tensorpool_core::prefix::{self, Whole};
-use tensorpool_core::ring::{Located, Mapping};
-use tensorpool_core::spoken::{FrameProgress, ProgressState, Spoken};
+use tensorpool_core::consumer::hello_state;
+use tensorpool_core::consumer::progress_tracker::{Follower, Outline, Verdict};
+use tensorpool_core::shm::epoch::{Located, Mapping};
+use tensorpool_core::shm::filled::{self, Whole};
+use tensorpool_core::wire::control::{FrameProgress, ProgressState, Spoken};
+use tensorpool_core::wire::hello::Lane;
 
 use super::{Consumer, Waited};
 use crate::aeron::{AeronError, Client, Subscription};
@@ -121,7 +121,7 @@ impl Reading {
             Verdict::News => {
                 count(&counters.news);
                 let located = slot.ok()?;
-                let whole = prefix::whole(&located.info.tensor, filled);
+                let whole = filled::whole(&located.info.tensor, filled);
                 Some(Part { mapping: mapping.clone(), located, filled, state: said.state, whole })
             }
             Verdict::Nothing => None,
@@ -189,9 +189,9 @@ impl Consumer {
     }
 
     /// Where progress comes from, from here on.
-    pub(super) fn turn_progress(&self, turns: &[greeting::Turn]) {
+    pub(super) fn turn_progress(&self, turns: &[hello_state::Turn]) {
         for turn in turns {
-            if let greeting::Turn::Control(lane) = turn
+            if let hello_state::Turn::Control(lane) = turn
                 && let Some(following) = &mut self.state.lock_first().following
             {
                 following.subscription = Handle::None;

@@ -1,10 +1,11 @@
 //! A consumer whose frames are kept: copied out of their slots into a recorder's arenas, and what is lost noted
 //! beside them.
 
-use tensorpool_core::drops::Drop as Reason;
-use tensorpool_core::layout::NULL_U64;
-use tensorpool_core::time::realtime_ns;
-use tensorpool_core::track::{Row, Track};
+use tensorpool_core::drop_reason::Drop as Reason;
+use tensorpool_core::os::time::realtime_ns;
+use tensorpool_core::recording::rows::Row;
+use tensorpool_core::recording::stream_buffer::Track;
+use tensorpool_core::wire::layout::NULL_U64;
 
 use super::Consumer;
 use crate::reading::{Frame, Witness};

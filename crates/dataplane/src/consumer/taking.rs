@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tensorpool_core::announce::PoolAnnounce;
-use tensorpool_core::mapping::Ignored;
-use tensorpool_core::region::Access;
-use tensorpool_core::ring::Mapping;
+use tensorpool_core::consumer::announce_filter::Ignored;
+use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::region::Access;
+use tensorpool_core::wire::announce::PoolAnnounce;
 
 use super::{Consumer, Refused};
 use crate::conductor::Tick;

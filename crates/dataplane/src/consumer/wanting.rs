@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use tensorpool_core::greeting::{Greeting, Turn, Wanted};
-use tensorpool_core::hello::{Lane, Mode};
-use tensorpool_core::phase::{Phase, Phases};
-use tensorpool_core::spoken::{QosConsumer, Spoken};
+use tensorpool_core::consumer::hello_state::{Greeting, Turn, Wanted};
+use tensorpool_core::consumer::phase::{Phase, Phases};
+use tensorpool_core::wire::control::{QosConsumer, Spoken};
+use tensorpool_core::wire::hello::{Lane, Mode};
 
 /// Our own reports come back to us; one of the last few is no one else's.
 const OWN_REPORTS: usize = 8;

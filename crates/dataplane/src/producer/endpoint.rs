@@ -3,17 +3,17 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use tensorpool_core::announce::PoolAnnounce;
-use tensorpool_core::bulletin::Speaker;
-use tensorpool_core::driver_messages::{AttachResponse, Heard};
-use tensorpool_core::layout::NULL_U64;
-use tensorpool_core::mapping::Now;
-use tensorpool_core::order::Order;
-use tensorpool_core::region::Access;
-use tensorpool_core::region_lock::RegionLock;
-use tensorpool_core::ring::Mapping;
-use tensorpool_core::spoken::{QosProducer, Spoken};
-use tensorpool_core::wishes::Change;
+use tensorpool_core::consumer::announce_filter::Now;
+use tensorpool_core::producer::grants::Change;
+use tensorpool_core::producer::metadata_schedule::Speaker;
+use tensorpool_core::producer::sequencer::Order;
+use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::region::Access;
+use tensorpool_core::shm::region_lock::RegionLock;
+use tensorpool_core::wire::announce::PoolAnnounce;
+use tensorpool_core::wire::control::{QosProducer, Spoken};
+use tensorpool_core::wire::driver::{AttachResponse, Heard};
+use tensorpool_core::wire::layout::NULL_U64;
 
 use super::wishing::Wishing;
 use super::{Pending, Producer, State};

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tensorpool_core::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDescriptor};
-use tensorpool_core::hello::Lane;
-use tensorpool_core::rate::RateGate;
-use tensorpool_core::wishes::Change;
+use tensorpool_core::producer::grants::Change;
+use tensorpool_core::producer::rate_gate::RateGate;
+use tensorpool_core::wire::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDescriptor};
+use tensorpool_core::wire::hello::Lane;
 
 use crate::aeron::{Client, ExclusivePublication};
 use crate::channels::with_parameter;

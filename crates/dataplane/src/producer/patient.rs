@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use tensorpool_core::tensor::TensorSpec;
+use tensorpool_core::shm::tensor::TensorSpec;
 
 use super::{Offered, Producer, Tags};
 

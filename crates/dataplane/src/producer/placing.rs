@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tensorpool_core::bridged::local_header;
-use tensorpool_core::copy;
-use tensorpool_core::layout::*;
-use tensorpool_core::ring::Mapping;
+use tensorpool_core::bridge::source::local_header;
+use tensorpool_core::shm::copy;
+use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::wire::layout::*;
 
 use super::{Outcome, Pending, Producer, bump};
 

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use tensorpool_core::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDescriptor};
-use tensorpool_core::ring::Mapping;
-use tensorpool_core::slot::SlotFields;
-use tensorpool_core::tensor::TensorSpec;
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::slot::SlotFields;
+use tensorpool_core::shm::tensor::TensorSpec;
+use tensorpool_core::wire::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDescriptor};
 
 use super::{Offered, Outcome, Pending, Producer, State, Tags, bump};
 use crate::aeron::NotTaken;

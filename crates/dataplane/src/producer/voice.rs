@@ -5,11 +5,11 @@
 
 use std::sync::atomic::Ordering;
 
-use tensorpool_core::progress::{Pace, Telling, Word};
-use tensorpool_core::slot::SlotFields;
-use tensorpool_core::spoken::FrameProgress;
-use tensorpool_core::tensor::TensorSpec;
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::producer::progress_schedule::{Pace, Telling, Word};
+use tensorpool_core::shm::slot::SlotFields;
+use tensorpool_core::shm::tensor::TensorSpec;
+use tensorpool_core::wire::control::FrameProgress;
 
 use super::{Claim, Config, Outcome, Producer, State, Tags};
 use crate::aeron::{AeronError, Client, Publication};

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tensorpool_core::driver_messages::{Heard, Role};
-use tensorpool_core::hello::{ConsumerConfig, ProgressHints};
-use tensorpool_core::readers::Readers;
-use tensorpool_core::spoken::Spoken;
-use tensorpool_core::wishes::{Change, Policy, Wishes};
+use tensorpool_core::producer::grants::{Change, Policy, Wishes};
+use tensorpool_core::producer::readers::Readers;
+use tensorpool_core::wire::control::Spoken;
+use tensorpool_core::wire::driver::{Heard, Role};
+use tensorpool_core::wire::hello::{ConsumerConfig, ProgressHints};
 
 /// How often those who fell silent are looked for.
 const LOOK_NS: u64 = 100_000_000;

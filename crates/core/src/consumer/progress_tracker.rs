@@ -1,0 +1,301 @@
+//! What a consumer believes of the progress that it is told (wire §10.2.2). Pure: messages and what the slots
+//! say go in, verdicts come out. What it says here never makes a frame available: only a descriptor does.
+
+use std::collections::BTreeMap;
+
+use crate::drop_reason::Drop;
+use crate::shm::epoch::Located;
+use crate::shm::tensor::Tensor;
+use crate::wire::control::ProgressState;
+
+/// More frames than a producer fills at once. The oldest is forgotten first.
+const MOST_FRAMES: usize = 64;
+
+/// What must not change while a frame fills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outline {
+    pub pool: u16,
+    pub values_len_bytes: u32,
+    pub tensor: Tensor,
+}
+
+impl From<&Located> for Outline {
+    fn from(located: &Located) -> Self {
+        let info = &located.info;
+        Self { pool: located.pool, values_len_bytes: info.values_len_bytes, tensor: info.tensor }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Believed: so much of the frame may be read.
+    News,
+    /// Nothing new: said before, or of a frame that was given up.
+    Nothing,
+    /// The slot is no longer, or not yet, that of the frame.
+    Late,
+    /// State or bytes went back: the whole frame is dropped, its descriptor too.
+    Backwards,
+    /// More bytes than the payload has, a header that breaks a rule or changes, a state that means nothing:
+    /// no more is believed of this frame's progress. Its descriptor is judged by itself.
+    Refused,
+}
+
+#[derive(Debug)]
+struct Followed {
+    state: u8,
+    filled: u64,
+    /// None: given up.
+    outline: Option<Outline>,
+    is_dropped: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Follower {
+    frames: BTreeMap<u64, Followed>,
+    /// Older frames were forgotten: what is said of them is not believed.
+    floor: u64,
+}
+
+fn rank(state: ProgressState) -> Option<u8> {
+    match state {
+        ProgressState::Unknown => None,
+        ProgressState::Started => Some(0),
+        ProgressState::Progress => Some(1),
+        ProgressState::Complete => Some(2),
+    }
+}
+
+impl Follower {
+    /// Another epoch: its sequences count from the beginning.
+    pub fn reset(&mut self) {
+        self.frames.clear();
+        self.floor = 0;
+    }
+
+    /// Whether the progress of `seq` went backwards, so that the frame must not be used.
+    pub fn is_dropped(&self, seq: u64) -> bool {
+        self.frames.get(&seq).is_some_and(|f| f.is_dropped)
+    }
+
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// `slot` is what the frame's slot says at this moment. A frame that is met in the middle is followed from
+    /// there: messages may be lost, and who came late heard no start.
+    pub fn on_progress(
+        &mut self,
+        seq: u64,
+        state: ProgressState,
+        filled: u64,
+        slot: Result<Outline, Drop>,
+    ) -> Verdict {
+        if seq < self.floor {
+            return Verdict::Nothing;
+        }
+        // Only what is in the ring is remembered: numbers out of nowhere push nothing out of the table.
+        if let Err(Drop::Late | Drop::Stale) = slot {
+            return Verdict::Late;
+        }
+        let Some(rank) = rank(state) else { return Verdict::Refused };
+        let is_fitting = slot.is_ok_and(|outline| filled <= u64::from(outline.values_len_bytes));
+        let outline = slot.ok().filter(|_| is_fitting);
+        let Some(frame) = self.frames.get_mut(&seq) else {
+            self.frames.insert(seq, Followed { state: rank, filled, outline, is_dropped: false });
+            if self.frames.len() > MOST_FRAMES
+                && let Some((oldest, _)) = self.frames.pop_first()
+            {
+                self.floor = oldest + 1;
+            }
+            return if is_fitting { Verdict::News } else { Verdict::Refused };
+        };
+        if frame.is_dropped {
+            return Verdict::Nothing;
+        }
+        if rank < frame.state || filled < frame.filled {
+            (frame.is_dropped, frame.outline) = (true, None);
+            return Verdict::Backwards;
+        }
+        let is_repeated = (rank, filled) == (frame.state, frame.filled);
+        (frame.state, frame.filled) = (rank, filled);
+        match frame.outline {
+            None => Verdict::Nothing,
+            before if before != outline => {
+                frame.outline = None;
+                Verdict::Refused
+            }
+            _ if is_repeated => Verdict::Nothing,
+            _ => Verdict::News,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::producer::progress_schedule::{Floors, Pace, Telling};
+    use crate::wire::hello::ProgressHints;
+    use crate::wire::layout::*;
+    use ProgressState::{Complete, Progress, Started, Unknown};
+    use proptest::prelude::*;
+
+    const LEN: u32 = 4096;
+
+    fn outline(unit: u8) -> Outline {
+        let tensor = Tensor {
+            dtype: DTYPE_UINT8,
+            major_order: MAJOR_ORDER_ROW,
+            ndims: 1,
+            dims: [4096, 0, 0, 0, 0, 0, 0, 0],
+            strides: [1, 0, 0, 0, 0, 0, 0, 0],
+            progress_unit: unit,
+        };
+        Outline { pool: 0, values_len_bytes: LEN, tensor }
+    }
+
+    fn told(follower: &mut Follower, seq: u64, words: &[(ProgressState, u64)]) -> Vec<Verdict> {
+        words
+            .iter()
+            .map(|(state, filled)| follower.on_progress(seq, *state, *filled, Ok(outline(0))))
+            .collect()
+    }
+
+    #[test]
+    fn a_frame_starts_goes_on_and_is_complete() {
+        let mut follower = Follower::default();
+        let words = [(Started, 0), (Progress, 10), (Progress, 4096), (Complete, 4096)];
+        assert_eq!(told(&mut follower, 3, &words), [Verdict::News; 4]);
+        assert!(!follower.is_dropped(3));
+    }
+
+    #[test]
+    fn lost_words_and_repeated_ones_do_no_harm() {
+        let mut follower = Follower::default();
+        assert_eq!(told(&mut follower, 1, &[(Progress, 10), (Complete, 20)]), [Verdict::News; 2]);
+        let twice = told(&mut follower, 2, &[(Started, 0), (Started, 0), (Progress, 5), (Progress, 5)]);
+        assert_eq!(twice, [Verdict::News, Verdict::Nothing, Verdict::News, Verdict::Nothing]);
+    }
+
+    /// requirement: wire-10.2.2-5
+    #[test]
+    fn going_backwards_drops_the_frame() {
+        for words in [
+            [(Started, 0), (Progress, 10), (Progress, 9)],
+            [(Started, 0), (Progress, 10), (Started, 10)],
+            [(Progress, 10), (Complete, 10), (Progress, 20)],
+        ] {
+            let mut follower = Follower::default();
+            assert_eq!(told(&mut follower, 1, &words)[2], Verdict::Backwards, "{words:?}");
+            assert!(follower.is_dropped(1));
+            assert_eq!(told(&mut follower, 1, &[(Complete, 4096)]), [Verdict::Nothing]);
+            assert_eq!(told(&mut follower, 2, &[(Started, 0)]), [Verdict::News], "others go on");
+        }
+    }
+
+    /// requirement: wire-10.2.2-4
+    #[test]
+    fn more_bytes_than_the_payload_has_are_refused() {
+        let mut follower = Follower::default();
+        let words = [(Started, 0), (Progress, 4097), (Complete, 4097)];
+        assert_eq!(told(&mut follower, 1, &words), [Verdict::News, Verdict::Refused, Verdict::Nothing]);
+        assert_eq!(told(&mut follower, 2, &[(Started, 4097)]), [Verdict::Refused]);
+        assert!(!follower.is_dropped(1), "its descriptor is judged by itself");
+    }
+
+    /// requirement: wire-10.2.2-3
+    #[test]
+    fn a_header_that_breaks_a_rule_or_changes_is_refused() {
+        let mut follower = Follower::default();
+        assert_eq!(follower.on_progress(1, Started, 0, Err(Drop::Progress)), Verdict::Refused);
+        assert_eq!(follower.on_progress(1, Progress, 9, Ok(outline(0))), Verdict::Nothing);
+        assert_eq!(follower.on_progress(2, Started, 0, Ok(outline(PROGRESS_UNIT_ROWS))), Verdict::News);
+        assert_eq!(follower.on_progress(2, Progress, 9, Ok(outline(PROGRESS_UNIT_NONE))), Verdict::Refused);
+        assert_eq!(follower.on_progress(2, Progress, 10, Ok(outline(PROGRESS_UNIT_ROWS))), Verdict::Nothing);
+        assert_eq!(follower.on_progress(3, Unknown, 0, Ok(outline(0))), Verdict::Refused);
+    }
+
+    /// requirement: wire-8.2-7, wire-10.2.2-1
+    #[test]
+    fn a_slot_of_another_frame_says_nothing_of_this_one() {
+        let mut follower = Follower::default();
+        for slot in [Drop::Late, Drop::Stale] {
+            assert_eq!(follower.on_progress(u64::MAX, Progress, 9, Err(slot)), Verdict::Late);
+        }
+        assert!(follower.is_empty(), "nothing is remembered of it");
+    }
+
+    #[test]
+    fn what_was_forgotten_is_not_believed_again() {
+        let mut follower = Follower::default();
+        for seq in 0..=MOST_FRAMES as u64 {
+            assert_eq!(told(&mut follower, seq, &[(Started, 100)]), [Verdict::News]);
+        }
+        assert_eq!(told(&mut follower, 0, &[(Progress, 1)]), [Verdict::Nothing]);
+        follower.reset();
+        assert_eq!(told(&mut follower, 0, &[(Progress, 1)]), [Verdict::News]);
+    }
+
+    fn anything() -> impl Strategy<Value = (u64, ProgressState, u64, u8)> {
+        let state = prop_oneof![Just(Unknown), Just(Started), Just(Progress), Just(Complete)];
+        (0u64..200, state, 0u64..6000, 0u8..20)
+    }
+
+    proptest! {
+        /// Whatever is said: what is believed only rises, fits the payload, and takes little memory.
+        #[test]
+        fn what_is_believed_only_rises(said in proptest::collection::vec(anything(), 0..400)) {
+            let mut follower = Follower::default();
+            let mut believed = BTreeMap::new();
+            for (seq, state, filled, slot) in said {
+                let slot = match slot {
+                    0 => Err(Drop::Late),
+                    1 => Err(Drop::Strides),
+                    2 => Ok(outline(PROGRESS_UNIT_ROWS)),
+                    _ => Ok(outline(0)),
+                };
+                let was_dropped = follower.is_dropped(seq);
+                if follower.on_progress(seq, state, filled, slot) == Verdict::News {
+                    prop_assert!(!was_dropped && slot.is_ok() && filled <= u64::from(LEN));
+                    let before = believed.insert(seq, (rank(state), filled));
+                    prop_assert!(before.is_none_or(|(r, f)| (r, f) <= (rank(state), filled) && f <= filled));
+                }
+                prop_assert!(follower.len() <= MOST_FRAMES);
+            }
+        }
+
+        /// The words of our own producers are never found fault with, whichever of them are lost.
+        #[test]
+        fn our_own_words_are_believed(
+            steps in proptest::collection::vec((0u64..900_000, 0u64..900, any::<bool>()), 1..100),
+        ) {
+            let mut telling = Telling::default();
+            let floors = Floors { interval_us: 100, bytes_delta: 64 };
+            telling.set_pace(Some(Pace::of(ProgressHints::default(), floors)));
+            let mut follower = Follower::default();
+            let (mut now_ns, mut seq) = (0, 0);
+            let mut filled = telling.begin(seq, 1);
+            for (pause, by, is_lost) in steps {
+                now_ns += pause;
+                filled.raise((filled.get() + by).min(u64::from(LEN)));
+                let mut words = Vec::new();
+                while let Some(word) = telling.next(now_ns) {
+                    words.push(word);
+                }
+                if filled.get() == u64::from(LEN) {
+                    words.extend(telling.complete(seq, u64::from(LEN)));
+                    seq += 1;
+                    filled = telling.begin(seq, 1);
+                }
+                for word in words.into_iter().filter(|_| !is_lost) {
+                    let verdict = follower.on_progress(word.seq, word.state, word.filled, Ok(outline(0)));
+                    prop_assert_eq!(verdict, Verdict::News);
+                }
+            }
+        }
+    }
+}

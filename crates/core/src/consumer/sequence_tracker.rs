@@ -1,0 +1,172 @@
+//! The consumer's count of sequences: what came, what is missing, and that it adds up.
+//!
+//! From the first sequence of a mapping on, `span = received + dropped by reason` holds at every
+//! moment. A sequence is seen once; what was jumped over is a drop of its own reason.
+
+use crate::drop_reason::Drop;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// In order. The sequences jumped over (0 for none) are lost for the reason given.
+    Next {
+        missed: u64,
+        reason: Drop,
+    },
+    /// In order, but older than the frame we resynchronise to.
+    Behind {
+        missed: u64,
+        reason: Drop,
+    },
+    Duplicate,
+    /// The sequence went backwards: the regions must be mapped anew (wire §15.2).
+    Regressed,
+}
+
+#[derive(Clone, Debug)]
+pub struct Tracker {
+    first: Option<u64>,
+    last: Option<u64>,
+    resume_at: u64,
+    max_gap: u64,
+    span: u64,
+}
+
+impl Tracker {
+    pub fn new(max_gap: u64) -> Self {
+        Self { first: None, last: None, resume_at: 0, max_gap, span: 0 }
+    }
+
+    /// Starts anew with the next sequence; the span so far stays counted.
+    pub fn reset(&mut self) {
+        self.first = None;
+        self.last = None;
+        self.resume_at = 0;
+    }
+
+    /// The sequences from the first to the last seen, over all mappings.
+    pub fn span(&self) -> u64 {
+        self.span
+    }
+
+    /// The sequence that this mapping's span begins with.
+    pub fn first_seq(&self) -> Option<u64> {
+        self.first
+    }
+
+    pub fn last_seq(&self) -> Option<u64> {
+        self.last
+    }
+
+    /// A descriptor says `seq`. `rested`: the reader was put to rest since the last one.
+    #[inline]
+    pub fn on_seq(&mut self, seq: u64, rested: bool) -> Step {
+        let missed = match self.last {
+            None => {
+                self.first = Some(seq);
+                0
+            }
+            Some(last) if seq > last => seq - last - 1,
+            Some(last) if seq == last => return Step::Duplicate,
+            Some(_) => return Step::Regressed,
+        };
+        self.last = Some(seq);
+        self.span += missed + 1;
+        let reason = if rested {
+            Drop::Rested
+        } else if missed > self.max_gap {
+            Drop::Resync
+        } else {
+            Drop::Gap
+        };
+        if seq < self.resume_at { Step::Behind { missed, reason } } else { Step::Next { missed, reason } }
+    }
+
+    /// The slot of `seq` already holds `newest`: the ring came around. What lies right before it is about
+    /// to go too, so a reader that went on with the next frame would chase the writer's heels and lose
+    /// nearly all. It skips to the middle of the ring instead, or, too far behind, to the newest.
+    #[inline]
+    pub fn on_overwritten(&mut self, seq: u64, newest: u64, nslots: u64) {
+        let resume_at = if newest.saturating_sub(seq) > self.max_gap {
+            newest
+        } else {
+            newest.saturating_sub(nslots / 2)
+        };
+        self.resume_at = self.resume_at.max(resume_at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// requirement: wire-15.4-1
+    #[test]
+    fn a_jump_is_a_gap_of_what_lies_between() {
+        let mut t = Tracker::new(256);
+        assert_eq!(t.on_seq(10, false), Step::Next { missed: 0, reason: Drop::Gap });
+        assert_eq!(t.on_seq(14, false), Step::Next { missed: 3, reason: Drop::Gap });
+        assert_eq!(t.on_seq(20, true), Step::Next { missed: 5, reason: Drop::Rested });
+        assert_eq!(t.span(), 11);
+    }
+
+    /// requirement: wire-15.4-2
+    #[test]
+    fn too_far_behind_skips_to_the_newest() {
+        let mut t = Tracker::new(256);
+        t.on_seq(0, false);
+        assert_eq!(t.on_seq(300, false), Step::Next { missed: 299, reason: Drop::Resync });
+        t.on_overwritten(300, 300 + 257, 8);
+        assert_eq!(t.on_seq(301, false), Step::Behind { missed: 0, reason: Drop::Gap });
+        assert_eq!(t.on_seq(557, false), Step::Next { missed: 255, reason: Drop::Gap });
+    }
+
+    #[test]
+    fn once_lapped_it_goes_on_from_the_middle_of_the_ring() {
+        let mut t = Tracker::new(256);
+        t.on_seq(10, false);
+        t.on_overwritten(10, 18, 8);
+        assert_eq!(t.on_seq(13, false), Step::Behind { missed: 2, reason: Drop::Gap });
+        assert_eq!(t.on_seq(14, false), Step::Next { missed: 0, reason: Drop::Gap });
+        t.on_overwritten(14, 14, 1);
+        assert!(matches!(t.on_seq(15, false), Step::Next { .. }), "an older target does not count");
+    }
+
+    #[test]
+    fn going_back_is_told_from_standing_still() {
+        let mut t = Tracker::new(256);
+        t.on_seq(5, false);
+        assert_eq!(t.on_seq(5, false), Step::Duplicate);
+        assert_eq!(t.on_seq(4, false), Step::Regressed);
+        t.reset();
+        assert_eq!(t.on_seq(0, false), Step::Next { missed: 0, reason: Drop::Gap });
+        assert_eq!(t.span(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn the_ledger_adds_up_whatever_comes(
+            events in proptest::collection::vec((0u64..2_000, any::<bool>(), 0u64..3_000, any::<bool>()), 0..200),
+        ) {
+            let mut t = Tracker::new(256);
+            let (mut received, mut dropped) = (0, 0);
+            for (seq, rested, newest, late) in events {
+                match t.on_seq(seq, rested) {
+                    Step::Next { missed, .. } => {
+                        dropped += missed;
+                        if late {
+                            dropped += 1;
+                            t.on_overwritten(seq, newest, 8);
+                        } else {
+                            received += 1;
+                        }
+                    }
+                    Step::Behind { missed, .. } => dropped += missed + 1,
+                    Step::Duplicate => {}
+                    Step::Regressed => t.reset(),
+                }
+                prop_assert_eq!(t.span(), received + dropped);
+            }
+        }
+    }
+}

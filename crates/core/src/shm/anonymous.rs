@@ -1,0 +1,82 @@
+//! A mapping that no other process can have: anonymous memory in the layout of any other epoch.
+
+use std::fs::File;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+use super::epoch::{Mapping, Pool};
+use crate::os::time::monotonic_ns;
+use crate::shm::create::{PoolSpec, check_layout, pool_kind};
+use crate::shm::region::{Access, Region};
+use crate::shm::superblock::{Expected, RegionKind, Superblock};
+use crate::wire::layout::LAYOUT_VERSION;
+
+impl Mapping {
+    /// Makes memory for an epoch, for a writer and readers of this process. Pages are taken when they are
+    /// written; more than `max_bytes` of them are refused, whoever asks.
+    pub fn private(
+        stream_id: u32,
+        epoch: u64,
+        nslots: u32,
+        pools: &[PoolSpec],
+        max_bytes: u64,
+    ) -> Result<Self, String> {
+        check_layout(nslots, pools).map_err(|e| e.to_string())?;
+        let kinds = pools.iter().map(|p| pool_kind(*p)).chain([RegionKind::HeaderRing]);
+        let bytes = kinds.map(|kind| kind.region_bytes(nslots)).fold(0, u64::saturating_add);
+        if bytes > max_bytes {
+            return Err(format!("the stream takes {bytes} bytes, and {max_bytes} are allowed"));
+        }
+        let (pid, now_ns) = (u64::from(std::process::id()), monotonic_ns());
+        let make = |kind: RegionKind| -> Result<Region, String> {
+            let len = kind.region_bytes(nslots);
+            let file = memfd_create("tensorpool", MemfdFlags::CLOEXEC).map_err(|e| e.to_string())?;
+            ftruncate(&file, len).map_err(|e| e.to_string())?;
+            let region = Region::map(&File::from(file), len, Access::Write).map_err(|e| format!("{e:?}"))?;
+            let expected = Expected { layout_version: LAYOUT_VERSION, epoch, stream_id, kind, nslots };
+            region.write_superblock(&Superblock::new(&expected, pid, now_ns));
+            Ok(region)
+        };
+        let header = make(RegionKind::HeaderRing)?;
+        let mut made = Vec::with_capacity(pools.len());
+        for &pool in pools {
+            let PoolSpec { pool_id, stride_bytes } = pool;
+            made.push(Pool { pool_id, stride_bytes, region: make(pool_kind(pool))? });
+        }
+        made.sort_by_key(|p| p.stride_bytes);
+        Ok(Self { stream_id, epoch, nslots, owner_pid: pid, header, pools: made })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drop_reason::Drop;
+
+    const POOLS: [PoolSpec; 2] =
+        [PoolSpec { pool_id: 2, stride_bytes: 4096 }, PoolSpec { pool_id: 1, stride_bytes: 64 }];
+
+    #[test]
+    fn it_is_a_mapping_like_any_other() {
+        let made = Mapping::private(5, 9, 8, &POOLS, 1 << 20).unwrap();
+        assert_eq!((made.stream_id, made.epoch, made.nslots), (5, 9, 8));
+        assert_eq!(made.smallest_pool(64), Some(0));
+        assert_eq!(made.pool_id(1), 2, "the smallest comes first");
+        assert!(!made.has_changed_hands());
+        made.begin(3);
+        assert!(matches!(made.locate(3), Err(Drop::NotCommitted)));
+        assert!(made.commit_described(3));
+        // SAFETY: a page of the pool, which nobody else writes.
+        unsafe { made.payload(1, 3).add(4095).write(7) };
+    }
+
+    #[test]
+    fn what_is_too_large_or_has_no_layout_is_refused() {
+        let why = Mapping::private(5, 9, 8, &POOLS, 1000).unwrap_err();
+        assert!(why.contains("1000 are allowed"), "{why}");
+        let huge = [PoolSpec { pool_id: 1, stride_bytes: 1 << 31 }];
+        assert!(Mapping::private(5, 9, 1 << 31, &huge, u64::MAX >> 1).is_err(), "more than there can be");
+        assert!(Mapping::private(5, 9, 7, &POOLS, u64::MAX).is_err(), "no power of two");
+        assert!(Mapping::private(5, 9, 8, &[], u64::MAX).is_err());
+    }
+}

@@ -1,0 +1,165 @@
+//! What was said last by each, so that what is said again need not be read again.
+//!
+//! Thousands say the same every second: who greets, who is announced. Keyed as such messages are: by schema,
+//! template and the two ids that they begin with; an announce by its stream alone, and but for its time.
+
+use std::collections::HashMap;
+
+use crate::wire::layout::*;
+
+type Key = (u16, u16, u32, u32);
+
+const ANNOUNCED_AT: usize = MESSAGE_HEADER_LENGTH + SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS;
+
+/// Messages, and what each of them came to.
+pub struct Said<T> {
+    last: HashMap<Key, (Box<[u8]>, T)>,
+    bytes: usize,
+    most: usize,
+}
+
+impl<T> Said<T> {
+    /// Remembers up to `most` bytes: what strangers make up does not pile up here.
+    pub fn new(most: usize) -> Self {
+        Self { last: HashMap::new(), bytes: 0, most }
+    }
+
+    /// What it came to when it was said before; None for what is new.
+    pub fn again(&self, message: &[u8]) -> Option<&T> {
+        let key = key_of(message)?;
+        let (before, found) = self.last.get(&key)?;
+        let is_same =
+            if is_announce(key) { is_same_but_for_its_time(before, message) } else { **before == *message };
+        is_same.then_some(found)
+    }
+
+    /// Gives back what is not remembered any more.
+    pub fn remember(&mut self, message: &[u8], found: T) -> Vec<T> {
+        let Some(key) = key_of(message) else { return vec![found] };
+        let mut gone = Vec::new();
+        if let Some((before, found)) = self.last.remove(&key) {
+            self.bytes -= before.len();
+            gone.push(found);
+        }
+        if self.bytes + message.len() > self.most {
+            gone.extend(self.forget());
+        }
+        self.bytes += message.len();
+        self.last.insert(key, (message.into(), found));
+        gone
+    }
+
+    /// Everything is new again.
+    pub fn forget(&mut self) -> Vec<T> {
+        self.bytes = 0;
+        self.last.drain().map(|(_, (_, found))| found).collect()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+fn key_of(message: &[u8]) -> Option<Key> {
+    let head = message.get(..MESSAGE_HEADER_LENGTH + 8)?;
+    let kind = (get_u16(head, MESSAGE_HEADER_SCHEMA_ID), get_u16(head, MESSAGE_HEADER_TEMPLATE_ID));
+    let (first, second) = (get_u32(head, MESSAGE_HEADER_LENGTH), get_u32(head, MESSAGE_HEADER_LENGTH + 4));
+    let key = (kind.0, kind.1, first, second);
+    // Who produces is what an announce says, not who it is of.
+    Some(if is_announce(key) { (kind.0, kind.1, first, 0) } else { key })
+}
+
+fn is_announce((schema, template, _, _): Key) -> bool {
+    schema == WIRE_SCHEMA_ID && template == SHM_POOL_ANNOUNCE_TEMPLATE_ID
+}
+
+fn is_same_but_for_its_time(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len()
+        && one.len() >= ANNOUNCED_AT + 8
+        && one[..ANNOUNCED_AT] == other[..ANNOUNCED_AT]
+        && one[ANNOUNCED_AT + 8..] == other[ANNOUNCED_AT + 8..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::announce::PoolAnnounce;
+
+    fn message(template: u16, first: u32, second: u32, rest: &[u8]) -> Vec<u8> {
+        let mut out = vec![0; MESSAGE_HEADER_LENGTH + 8];
+        put_message_header(&mut out, 8, template);
+        put_u32(&mut out, MESSAGE_HEADER_LENGTH, first);
+        put_u32(&mut out, MESSAGE_HEADER_LENGTH + 4, second);
+        out.extend(rest);
+        out
+    }
+
+    fn announce(producer_id: u32, timestamp_ns: u64) -> Vec<u8> {
+        PoolAnnounce {
+            stream_id: 5,
+            producer_id,
+            epoch: 1,
+            timestamp_ns,
+            clock_domain: CLOCK_DOMAIN_MONOTONIC,
+            layout_version: 1,
+            header_nslots: 8,
+            header_slot_bytes: 256,
+            pools: Vec::new(),
+            header_uri: "shm:file?path=/x".to_owned(),
+        }
+        .encode()
+    }
+
+    #[test]
+    fn only_the_same_of_the_same_is_said_again() {
+        let mut said = Said::new(1000);
+        let first = message(CONSUMER_HELLO_TEMPLATE_ID, 5, 7, b"a");
+        assert_eq!(said.again(&first), None);
+        said.remember(&first, 1);
+        assert_eq!(said.again(&first), Some(&1));
+        for other in [
+            message(CONSUMER_HELLO_TEMPLATE_ID, 5, 7, b"b"),
+            message(CONSUMER_HELLO_TEMPLATE_ID, 5, 7, b"ab"),
+            message(CONSUMER_HELLO_TEMPLATE_ID, 5, 8, b"a"),
+            message(CONSUMER_HELLO_TEMPLATE_ID, 6, 7, b"a"),
+            message(CONSUMER_CONFIG_TEMPLATE_ID, 5, 7, b"a"),
+        ] {
+            assert_eq!(said.again(&other), None);
+        }
+        // The last word counts: what was said before that is new again.
+        assert_eq!(said.remember(&message(CONSUMER_HELLO_TEMPLATE_ID, 5, 7, b"b"), 2), [1]);
+        assert_eq!(said.again(&first), None);
+        assert_eq!(said.forget(), [2]);
+        assert_eq!((said.again(&first), said.bytes()), (None, 0));
+    }
+
+    #[test]
+    fn an_announce_is_the_same_at_another_time_and_another_with_another_producer() {
+        let mut said = Said::new(1000);
+        said.remember(&announce(9, 1), 1);
+        assert_eq!(said.again(&announce(9, 2)), Some(&1));
+        assert_eq!(said.again(&announce(0, 2)), None);
+        said.remember(&announce(0, 3), 2);
+        assert_eq!(said.again(&announce(0, 4)), Some(&2));
+        // It came back: that is news.
+        assert_eq!(said.again(&announce(9, 4)), None);
+        let mut longer = announce(0, 5);
+        longer.push(0);
+        assert_eq!(said.again(&longer), None);
+    }
+
+    #[test]
+    fn strangers_cannot_fill_it() {
+        let mut said = Said::new(1000);
+        for number in 0..500 {
+            said.remember(&message(CONSUMER_HELLO_TEMPLATE_ID, number, 1, &[0; 100]), number);
+            assert!(said.bytes() <= 1000);
+            assert_eq!(said.bytes(), said.last.values().map(|(bytes, _)| bytes.len()).sum());
+        }
+        for _ in 0..500 {
+            said.remember(&message(CONSUMER_HELLO_TEMPLATE_ID, 1, 1, &[0; 100]), 1);
+        }
+        assert_eq!(said.remember(&[0; 15], 7), [7]);
+        assert_eq!(said.again(&[0; 15]), None);
+    }
+}
