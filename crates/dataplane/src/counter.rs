@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::aeron::{AeronError, Client, Counter, MAX_LABEL_BYTES};
+use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
-use crate::handle::Handle;
 
 /// Counted by any thread without a lock; the conductor carries the value over at its next round. It is
 /// asked for again after a media driver's death, and goes on from where it was.

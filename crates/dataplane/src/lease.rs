@@ -10,7 +10,7 @@ use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::wire::driver::{AttachResponse, Heard, code_word};
 
 use crate::conductor::Tick;
-use crate::events::Event;
+use crate::conductor::events::Event;
 
 /// What a message means for the one who holds, or wants, the lease.
 pub enum Turn<'a> {

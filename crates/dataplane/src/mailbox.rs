@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use tensorpool_core::wire::event::{Address, TagFilter};
 
+use crate::aeron::fragment_filter::Underway;
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
+use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
-use crate::fragments::Underway;
-use crate::handle::Handle;
 
 /// Fragments taken in one round of the conductor: far more than a stream carries in its time.
 const FRAGMENTS_A_ROUND: usize = 65_536;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken, Subscription};
 use crate::conductor::Endpoint;
-use crate::handle::Handle;
+use crate::conductor::handle::Handle;
 
 const FRAGMENTS: usize = 256;
 

@@ -14,7 +14,7 @@ use tensorpool_core::recording::stream_buffer::{BACKLOG, Counts, DISK_FULL, Limi
 
 use crate::consumer::Consumer;
 use crate::idle::{Idle, Strategy};
-use crate::turn::TurnLock;
+use crate::priority_lock::TurnLock;
 
 /// How long the loop goes on after it was told to end, where there is more to take.
 const LAST_LOOKS: Duration = Duration::from_millis(250);

@@ -9,8 +9,8 @@ use tensorpool_core::shm::containment::AllowedBases;
 use tensorpool_core::shm::region_lock::RegionLockError;
 use tensorpool_core::wire::announce::{AnnouncedPool, PoolAnnounce};
 use tensorpool_core::wire::layout::*;
-use tensorpool_dataplane::beacons as plane;
-use tensorpool_dataplane::beacons::PutError;
+use tensorpool_dataplane::announcer as plane;
+use tensorpool_dataplane::announcer::PutError;
 use tensorpool_dataplane::conductor::Endpoint;
 
 use crate::context::Conductor;

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tensorpool_core::os::fork::Birth;
 use tensorpool_core::producer::metadata_schedule::Periods;
-use tensorpool_dataplane::bulletin as plane;
+use tensorpool_dataplane::metadata::publisher as plane;
 
 use crate::context::Conductor;
 use crate::errors;

@@ -6,14 +6,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use tensorpool_core::os::fork::Birth;
 use tensorpool_dataplane::aeron::NotTaken;
-use tensorpool_dataplane::control;
+use tensorpool_dataplane::messages as plane;
 
 use crate::context::Conductor;
 use crate::errors;
 
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Publication {
-    publication: Arc<control::ControlPublication>,
+    publication: Arc<plane::ControlPublication>,
     conductor: Py<Conductor>,
     id: u64,
     birth: Birth,
@@ -23,7 +23,7 @@ pub struct Publication {
 impl Publication {
     #[new]
     fn new(conductor: &Bound<'_, Conductor>, channel: String, stream_id: i32) -> PyResult<Self> {
-        let publication = Arc::new(control::ControlPublication::new(channel, stream_id));
+        let publication = Arc::new(plane::ControlPublication::new(channel, stream_id));
         let id = conductor.get().home(conductor.py())?.add(publication.clone());
         Ok(Self { publication, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
     }
@@ -73,7 +73,7 @@ impl Publication {
 
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Subscription {
-    subscription: Arc<control::ControlSubscription>,
+    subscription: Arc<plane::ControlSubscription>,
     conductor: Py<Conductor>,
     id: u64,
     birth: Birth,
@@ -83,7 +83,7 @@ pub struct Subscription {
 impl Subscription {
     #[new]
     fn new(conductor: &Bound<'_, Conductor>, channel: String, stream_id: i32) -> PyResult<Self> {
-        let subscription = Arc::new(control::ControlSubscription::new(channel, stream_id));
+        let subscription = Arc::new(plane::ControlSubscription::new(channel, stream_id));
         let id = conductor.get().home(conductor.py())?.add(subscription.clone());
         Ok(Self { subscription, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
     }

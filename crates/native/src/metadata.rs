@@ -10,7 +10,7 @@ use tensorpool_core::consumer::metadata_cache::{Described, Source};
 use tensorpool_core::os::fork::Birth;
 use tensorpool_core::shm::tensor::Tensor;
 use tensorpool_dataplane::consumer::Counters;
-use tensorpool_dataplane::metadata_ear as plane;
+use tensorpool_dataplane::metadata::listener as plane;
 
 use crate::context::Conductor;
 use crate::errors;

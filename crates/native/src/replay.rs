@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use tensorpool_core::os::prefetch;
 use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::layout::MAX_DIMS;
-use tensorpool_dataplane::playing::{Lane, Row, Score, Stop, Table, play};
+use tensorpool_dataplane::replay::{Lane, Row, Score, Stop, Table, play};
 
 use crate::checksum::Held;
 use crate::producer::Producer;

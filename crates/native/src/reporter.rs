@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use tensorpool_core::os::fork::Birth;
-use tensorpool_dataplane::reporter as plane;
-use tensorpool_dataplane::reporter::Subject;
+use tensorpool_dataplane::status_reporter as plane;
+use tensorpool_dataplane::status_reporter::Subject;
 
 use crate::consumer::Consumer;
 use crate::context::Conductor;

@@ -5,8 +5,10 @@
 //! nothing is closed in a forked child, where the client's thread does not exist.
 
 mod assembler;
+pub mod channels;
 mod client;
 mod counter;
+pub mod fragment_filter;
 mod images;
 mod publication;
 mod request;

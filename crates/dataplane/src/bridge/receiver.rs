@@ -15,16 +15,16 @@ use tensorpool_core::wire::announce::{PoolAnnounce, Seen};
 use tensorpool_core::wire::chunk::{Chunk, Fault, Limits};
 use tensorpool_core::wire::control::Spoken;
 
-use super::fragments::Fragments;
-use super::private::Private;
-use super::sink::Sink;
+use super::mapping::Sink;
+use super::private_ring::Private;
+use super::reassembly::Fragments;
 use super::worker::Worker;
 use crate::aeron::{AeronError, Assembler, Client, Subscription};
 use crate::conductor::Endpoint;
-use crate::handle::Handle;
+use crate::conductor::handle::Handle;
 use crate::idle::Strategy;
+use crate::priority_lock::TurnLock;
 use crate::producer::Producer;
-use crate::turn::TurnLock;
 
 /// Fragments taken in one turn; then the conductor may come in.
 const FRAGMENTS_A_TURN: usize = 256;

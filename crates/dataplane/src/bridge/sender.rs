@@ -11,16 +11,16 @@ use tensorpool_core::shm::copy;
 use tensorpool_core::wire::chunk::{self, Cut, DATA_HEADER_LENGTH, Revision, Slices, Whose};
 use tensorpool_core::wire::layout::HEADER_SLOT_BYTES;
 
-use super::ears::Ears;
+use super::descriptor_fanout::Ears;
 use super::source::{Source, bump};
 use super::worker::Worker;
+use crate::aeron::channels::with_parameter;
 use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken};
-use crate::channels::with_parameter;
 use crate::conductor::Endpoint;
+use crate::conductor::handle::Handle;
 use crate::consumer::{Consumer, Frame};
-use crate::handle::Handle;
 use crate::idle::Strategy;
-use crate::turn::TurnLock;
+use crate::priority_lock::TurnLock;
 
 /// Chunks sent in one turn; then the conductor may come in.
 const CHUNKS_A_TURN: usize = 256;

@@ -13,13 +13,13 @@ use tensorpool_core::wire::control::{QosConsumer, Spoken};
 use tensorpool_core::wire::driver::Heard;
 use tensorpool_core::wire::layout::NULL_U64;
 
-use super::wanting::Wanting;
+use super::control::Wanting;
 use super::{Consumer, Refused};
+use crate::aeron::channels::untethered;
 use crate::aeron::{AeronError, Client};
-use crate::channels::untethered;
+use crate::conductor::events::{Event, Events};
+use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
-use crate::events::{Event, Events};
-use crate::handle::Handle;
 use crate::lease::Turn;
 
 impl Consumer {

@@ -15,11 +15,11 @@ use tensorpool_core::wire::control::{QosProducer, Spoken};
 use tensorpool_core::wire::driver::{AttachResponse, Heard};
 use tensorpool_core::wire::layout::NULL_U64;
 
-use super::wishing::Wishing;
+use super::grants::Wishing;
 use super::{Pending, Producer, State};
 use crate::aeron::{AeronError, Client};
+use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
-use crate::handle::Handle;
 use crate::lease::{Lease, Turn};
 
 impl State {

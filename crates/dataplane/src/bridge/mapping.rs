@@ -10,10 +10,10 @@ use tensorpool_core::wire::chunk::Chunk;
 use tensorpool_core::wire::control::FrameProgress;
 use tensorpool_core::wire::layout::HEADER_SLOT_BYTES;
 
-use super::echo::Echo;
-use super::private::Private;
+use super::private_ring::Private;
+use super::progress_forwarder::Echo;
 use crate::aeron::Publication;
-use crate::handle::Handle;
+use crate::conductor::handle::Handle;
 use crate::producer::{Outcome, Placed, Producer};
 
 enum Goal {

@@ -14,28 +14,28 @@ use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::announce::PoolAnnounce;
 
 use crate::aeron::ExclusivePublication;
-use crate::handle::Handle;
+use crate::conductor::handle::Handle;
 use crate::lease::Lease;
-use crate::turn::TurnLock;
+use crate::priority_lock::TurnLock;
 
-mod account;
+mod blocking;
+mod claim_at;
 mod endpoint;
-mod lanes;
-mod patient;
-mod placing;
-mod publishing;
-mod telling;
-mod voice;
-mod wishing;
+mod grants;
+mod outcome;
+mod per_consumer;
+mod progress;
+mod publish;
+mod status;
 
-use account::bump;
-pub use account::{Counters, Offered, Outcome, Tags};
-pub use lanes::LaneCounters;
-use lanes::Lanes;
-pub use patient::Hold;
-pub use placing::Placed;
-use voice::Voice;
-use wishing::Wishing;
+pub use blocking::Hold;
+pub use claim_at::Placed;
+use grants::Wishing;
+use outcome::bump;
+pub use outcome::{Counters, Offered, Outcome, Tags};
+pub use per_consumer::LaneCounters;
+use per_consumer::Lanes;
+use progress::Voice;
 
 #[derive(Clone, Debug)]
 pub struct Config {

@@ -9,11 +9,11 @@ use tensorpool_core::consumer::blob_assembly::{Blob, Blobs, Discard};
 use tensorpool_core::consumer::metadata_cache::{Described, MetadataBook, Source};
 use tensorpool_core::wire::metadata::Told;
 
+use crate::aeron::channels::untethered;
+use crate::aeron::fragment_filter::Underway;
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
-use crate::channels::untethered;
+use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
-use crate::fragments::Underway;
-use crate::handle::Handle;
 
 /// Fragments taken in one round: 16 MiB of blobs come in little more than ten thousand.
 const FRAGMENTS_A_ROUND: usize = 16_384;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tensorpool_core::wire::announce::{PoolAnnounce, Seen};
 
+use crate::aeron::channels::untethered;
 use crate::aeron::{Assembler, Client, NotTaken, Publication, Subscription};
-use crate::channels::untethered;
+use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
-use crate::handle::Handle;
 
 /// Announces taken in one round; the rest waits for the next.
 const LIMIT: usize = 256;

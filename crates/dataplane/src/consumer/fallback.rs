@@ -11,14 +11,14 @@ use tensorpool_core::wire::descriptor::FrameDescriptor;
 use tensorpool_core::wire::fallback_uri::FallbackUri;
 use tensorpool_core::wire::layout::CLOCK_DOMAIN_MONOTONIC;
 
+use super::reader::{Reading, Witness};
 use super::{Consumer, Counters};
 use crate::aeron::Client;
 use crate::bridge::receiver::Config as ReceiverConfig;
 use crate::bridge::{Private, Receiver};
+use crate::conductor::events::Event;
 use crate::conductor::{Endpoint, Tick};
-use crate::events::Event;
 use crate::idle::Strategy;
-use crate::reading::{Reading, Witness};
 
 const MAX_CHUNK_BYTES: u32 = 65_535;
 const MAX_PAYLOAD_BYTES: u32 = 1 << 30;

@@ -7,7 +7,7 @@ use tensorpool_core::wire::control::Spoken;
 use tensorpool_core::wire::driver::Heard;
 
 use crate::aeron::{AeronError, Client};
-use crate::events::Events;
+use crate::conductor::events::Events;
 
 /// What every endpoint may need in a round.
 pub struct Tick<'a> {

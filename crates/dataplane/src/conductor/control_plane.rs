@@ -8,8 +8,8 @@ use tensorpool_core::wire::control::Spoken;
 use tensorpool_core::wire::driver::Heard;
 
 use crate::aeron::{Client, NotTaken};
+use crate::conductor::shared_stream::Talk;
 use crate::conductor::{Endpoint, Tick};
-use crate::talk::Talk;
 
 /// Messages taken in one round; the rest waits for the next. Many: the stream is everybody's, and who falls
 /// behind what the driver itself can read is put to rest, and misses its answer.

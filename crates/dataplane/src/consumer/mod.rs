@@ -11,28 +11,31 @@ use tensorpool_core::shm::epoch::Mapping;
 use tensorpool_core::wire::descriptor::{FrameDescriptor, Seen};
 
 use crate::aeron::Subscription;
-use crate::feed::Feed;
-use crate::handle::Handle;
+use crate::conductor::handle::Handle;
+use crate::descriptor_queue::Feed;
 use crate::idle::{Idle, Strategy};
 use crate::lease::Lease;
-pub use crate::reading::{Counters, Frame, Refused};
-use crate::reading::{Reading, Witness};
-use crate::turn::TurnLock;
+use crate::priority_lock::TurnLock;
 
-mod account;
-mod detour;
+mod control;
+mod counters;
 mod endpoint;
-pub(crate) mod following;
-mod keeping;
-mod taking;
-mod wanting;
+mod fallback;
+mod mapping;
+mod progress;
+mod reader;
+mod record;
+mod status;
 
-pub use detour::Away;
-use detour::Detour;
-use following::Following;
-pub use following::{Part, ProgressCounters};
-pub use wanting::Standing;
-use wanting::Wanting;
+pub use control::Standing;
+use control::Wanting;
+pub use counters::{Counters, ProgressCounters};
+pub use fallback::Away;
+use fallback::Detour;
+use progress::Following;
+pub use progress::Part;
+pub use reader::{Frame, Refused};
+use reader::{Reading, Witness};
 
 /// How many messages a look for one frame takes at most.
 const ONE_LOOK: usize = 1024;

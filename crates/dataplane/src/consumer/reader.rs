@@ -2,24 +2,23 @@
 //! waits for a writer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tensorpool_core::consumer::announce_filter::{Ignored, Judge};
-use tensorpool_core::consumer::latency::Latency;
+use tensorpool_core::consumer::announce_filter::Judge;
 use tensorpool_core::consumer::sequence_tracker::{Step, Tracker};
-use tensorpool_core::drop_reason::{Drop as Reason, DropCounters};
+use tensorpool_core::drop_reason::Drop as Reason;
 use tensorpool_core::shm::epoch::{Located, Mapping};
 use tensorpool_core::wire::descriptor::FrameDescriptor;
 use tensorpool_core::wire::hello::Lane;
 
+use super::counters::Counters;
+use super::progress::Following;
+use crate::aeron::channels::untethered;
 use crate::aeron::{AeronError, Client, ImageWatch, Subscription};
 use crate::bridge::Private;
-use crate::channels::untethered;
-use crate::consumer::ProgressCounters;
-use crate::consumer::following::Following;
-use crate::feed::Feed;
-use crate::handle::Handle;
+use crate::conductor::handle::Handle;
+use crate::descriptor_queue::Feed;
 
 /// A frame that may be handed out, and the mapping that keeps its memory alive.
 #[derive(Clone)]
@@ -41,26 +40,7 @@ pub trait Witness {
 
 impl Witness for () {}
 
-/// received + the drops in span = the span of sequences seen.
-#[derive(Debug, Default)]
-pub struct Counters {
-    pub received: AtomicU64,
-    pub span: AtomicU64,
-    pub drops: DropCounters,
-    pub mapped: AtomicU64,
-    pub refused: AtomicU64,
-    pub announces_ignored: [AtomicU64; 4],
-    pub progress: ProgressCounters,
-    pub latency: Latency,
-}
-
 impl Counters {
-    /// A frame handed out turned out overwritten after use: it was not received after all.
-    pub fn received_to_late(&self) {
-        self.received.fetch_sub(1, Ordering::Relaxed);
-        self.drops.add(Reason::Late, 1);
-    }
-
     /// The consumer has these frames now; one look at the clock is enough for all of them.
     #[inline]
     pub fn arrived(&self, frames: &[Frame]) {
@@ -71,10 +51,6 @@ impl Counters {
         for frame in frames {
             self.latency.record(frame.publish_timestamp_ns, frame.located.info.timestamp_ns, now_ns);
         }
-    }
-
-    pub fn ignored(&self, why: Ignored) -> &AtomicU64 {
-        &self.announces_ignored[why as usize]
     }
 }
 

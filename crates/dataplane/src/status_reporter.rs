@@ -11,10 +11,10 @@ use tensorpool_core::os::time::realtime_ns;
 use tensorpool_core::wire::event;
 
 use crate::aeron::{AeronError, Client, Publication};
+use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
 use crate::consumer::Consumer;
-use crate::gauges::{Gauges, Shown};
-use crate::handle::Handle;
+use crate::endpoint_counters::{Gauges, Shown};
 use crate::producer::Producer;
 
 const OF_A_CONSUMER: [Shown; 4] = [

@@ -7,9 +7,9 @@ use tensorpool_core::producer::rate_gate::RateGate;
 use tensorpool_core::wire::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDescriptor};
 use tensorpool_core::wire::hello::Lane;
 
+use crate::aeron::channels::with_parameter;
 use crate::aeron::{Client, ExclusivePublication};
-use crate::channels::with_parameter;
-use crate::handle::Handle;
+use crate::conductor::handle::Handle;
 
 /// A lane carries one consumer's descriptors: small terms do, and a hundred of them cost little.
 const PARAMETERS: [&str; 4] = [

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::aeron::{AeronError, Assembler, Client, NotTaken, Publication, Subscription};
 use crate::conductor::Endpoint;
-use crate::handle::Handle;
+use crate::conductor::handle::Handle;
 
 /// A shared publication that comes back by itself after a media driver's death.
 pub struct ControlPublication {

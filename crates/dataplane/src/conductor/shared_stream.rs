@@ -1,9 +1,9 @@
 //! A stream that many speak and hear on: one shared publication and one untethered subscription, opened when
 //! they are needed and given anew after a media driver's death.
 
+use crate::aeron::channels::untethered;
 use crate::aeron::{Assembler, Client, NotTaken, Publication, Subscription};
-use crate::channels::untethered;
-use crate::handle::Handle;
+use crate::conductor::handle::Handle;
 
 pub struct Talk {
     channel: String,

@@ -13,7 +13,7 @@ use tensorpool_core::wire::control::FrameProgress;
 
 use super::{Claim, Config, Outcome, Producer, State, Tags};
 use crate::aeron::{AeronError, Client, Publication};
-use crate::handle::Handle;
+use crate::conductor::handle::Handle;
 
 /// How often those who want to hear are counted anew, beside each hello.
 const COUNT_NS: u64 = 100_000_000;

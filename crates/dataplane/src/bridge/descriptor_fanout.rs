@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tensorpool_core::drop_reason::Drop as Reason;
 use tensorpool_core::wire::descriptor::{FrameDescriptor, Seen};
 
+use crate::aeron::channels::untethered;
 use crate::aeron::{AeronError, Client, Subscription};
-use crate::channels::untethered;
+use crate::conductor::handle::Handle;
 use crate::consumer::Consumer;
-use crate::feed::Feed;
-use crate::handle::Handle;
+use crate::descriptor_queue::Feed;
 
 struct Fed {
     consumer: Arc<Consumer>,

@@ -8,7 +8,7 @@ use tensorpool_core::recording::stream_buffer::Track;
 use tensorpool_core::wire::layout::NULL_U64;
 
 use super::Consumer;
-use crate::reading::{Frame, Witness};
+use super::reader::{Frame, Witness};
 
 /// Messages and bytes that one look takes at most: the conductor may want the lock in between.
 const ONE_LOOK: usize = 64;

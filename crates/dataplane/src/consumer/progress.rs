@@ -15,12 +15,12 @@ use tensorpool_core::shm::filled::{self, Whole};
 use tensorpool_core::wire::control::{FrameProgress, ProgressState, Spoken};
 use tensorpool_core::wire::hello::Lane;
 
-use super::{Consumer, Waited};
+use super::reader::Reading;
+use super::{Consumer, ProgressCounters, Waited};
+use crate::aeron::channels::untethered;
 use crate::aeron::{AeronError, Client, Subscription};
-use crate::channels::untethered;
-use crate::handle::Handle;
+use crate::conductor::handle::Handle;
 use crate::idle::{Idle, Strategy};
-use crate::reading::Reading;
 
 /// Words of the shared stream that wait to be asked for; the oldest goes first.
 const MOST_HEARD: usize = 1024;
@@ -34,17 +34,6 @@ pub struct Part {
     pub state: ProgressState,
     /// The rows, or columns, that may be read; none where the layout does not say.
     pub whole: Option<Whole>,
-}
-
-/// What became of the words: heard = news + the rest, but for repeated ones.
-#[derive(Debug, Default)]
-pub struct ProgressCounters {
-    pub heard: AtomicU64,
-    pub news: AtomicU64,
-    /// The slot was another frame's, or the epoch another one.
-    pub late: AtomicU64,
-    pub backwards: AtomicU64,
-    pub refused: AtomicU64,
 }
 
 #[derive(Default)]

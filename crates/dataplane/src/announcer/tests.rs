@@ -1,5 +1,5 @@
 use super::*;
-use crate::events::Events;
+use crate::conductor::events::Events;
 use tensorpool_core::shm::create::{EpochSpec, PoolSpec, create_epoch};
 use tensorpool_core::shm::region_lock::RegionLock;
 use tensorpool_core::wire::announce::{AnnouncedPool, Seen};

@@ -7,8 +7,8 @@ use tensorpool_core::producer::metadata_schedule::{Board, Periods, Speaker};
 use tensorpool_core::wire::control::Spoken;
 
 use crate::aeron::{AeronError, Client, Publication};
+use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
-use crate::handle::Handle;
 use crate::producer::Producer;
 
 /// How often the epoch is looked at, for which the producer's lock is taken.

@@ -16,11 +16,19 @@ use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
 use tensorpool_core::shm::containment::AllowedBases;
 
 use crate::aeron::{self, Client};
-use crate::announces::Announces;
-use crate::control_plane::ControlPlane;
-pub use crate::endpoint::{Endpoint, Tick};
-use crate::events::{Event, Events};
 use crate::media_driver::{self, DeathWatch, LaunchError, MediaDriver, Settings};
+
+mod announce_stream;
+mod control_plane;
+mod endpoint;
+pub mod events;
+pub mod handle;
+mod shared_stream;
+
+use announce_stream::Announces;
+use control_plane::ControlPlane;
+pub use endpoint::{Endpoint, Tick};
+use events::{Event, Events};
 
 /// How long the conductor sleeps between its rounds; short enough for prompt mapping and announces.
 const TICK: Duration = Duration::from_millis(2);

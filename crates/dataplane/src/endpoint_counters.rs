@@ -1,7 +1,7 @@
 //! A few numbers of one attachment among the media driver's counters, where `AeronStat` sees them.
 
 use crate::aeron::{Client, Counter};
-use crate::handle::Handle;
+use crate::conductor::handle::Handle;
 
 /// The same type ids as the Python side has: Aeron leaves those from 1000 on to applications.
 const COUNTER_TYPE_ID: i32 = 9001;
