@@ -16,8 +16,8 @@ use tensorpool_dataplane::bridge::receiver::{Config as ReceiverConfig, Receiver}
 use tensorpool_dataplane::bridge::sender::{Config as SenderConfig, Sender};
 use tensorpool_dataplane::bridge::source::Source;
 
+use crate::conductor::Conductor;
 use crate::consumer::Consumer;
-use crate::context::Conductor;
 use crate::errors;
 use crate::producer::Producer;
 

@@ -15,14 +15,13 @@ use tensorpool_dataplane::consumer as plane;
 use tensorpool_dataplane::consumer::Waited;
 use tensorpool_dataplane::idle::Strategy;
 
-use crate::context::Conductor;
+use crate::conductor::Conductor;
 use crate::errors;
 use crate::frame::Frame;
-use crate::lease::{self, LeaseTerms};
 use crate::metadata::{Known, MetadataEar, Origin};
+use crate::options::{self, LeaseTerms, Wishes};
 use crate::progress::{self, Progress};
-use crate::waiting::{deadline, until};
-use crate::wishes::{self, Wishes};
+use crate::wait::{deadline, until};
 
 thread_local! {
     /// Where a poll puts its frames; reused, so that polling allocates nothing of its own.
@@ -201,7 +200,7 @@ impl Consumer {
     /// Who it is to its producer, and how its descriptors come.
     fn standing<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::at_home(py, self.birth)?;
-        let standing = wishes::standing(py, &self.consumer.standing())?;
+        let standing = options::standing(py, &self.consumer.standing())?;
         standing.set_item("progress_on_own", self.consumer.follows().1)?;
         Ok(standing)
     }
@@ -209,7 +208,7 @@ impl Consumer {
     /// How the lease stands; None without a driver.
     fn lease<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         errors::at_home(py, self.birth)?;
-        lease::status(py, self.consumer.lease())
+        options::lease_status(py, self.consumer.lease())
     }
 
     #[getter]

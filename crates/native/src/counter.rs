@@ -8,7 +8,7 @@ use tensorpool_core::os::fork::Birth;
 use tensorpool_dataplane::aeron;
 use tensorpool_dataplane::counter::CounterEndpoint;
 
-use crate::context::Conductor;
+use crate::conductor::Conductor;
 use crate::errors;
 
 #[pyclass(frozen, module = "tensorpool._native")]

@@ -10,9 +10,9 @@ use tensorpool_core::os::fork::Birth;
 use tensorpool_core::wire::event::TagFilter;
 use tensorpool_dataplane::mailbox as plane;
 
-use crate::context::Conductor;
+use crate::conductor::Conductor;
 use crate::errors;
-use crate::waiting::{bounded, in_slices};
+use crate::wait::{bounded, in_slices};
 
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Mailbox {

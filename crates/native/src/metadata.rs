@@ -12,7 +12,7 @@ use tensorpool_core::shm::tensor::Tensor;
 use tensorpool_dataplane::consumer::Counters;
 use tensorpool_dataplane::metadata::listener as plane;
 
-use crate::context::Conductor;
+use crate::conductor::Conductor;
 use crate::errors;
 use crate::extension::{Extension, Given};
 

@@ -16,16 +16,15 @@ use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::producer as plane;
 use tensorpool_dataplane::producer::{Outcome, Tags};
 
+use crate::array_input::{self, Source};
 use crate::arrays;
-use crate::context::Conductor;
+use crate::conductor::Conductor;
 use crate::errors;
 use crate::extension::{Declared, Extension, Given};
-use crate::lease::{self, LeaseTerms};
-use crate::offered::Offered;
+use crate::offer_result::Offered;
+use crate::options::{self, Grants, LeaseTerms};
 use crate::progress::{self, Meter};
 use crate::slot::Slot;
-use crate::source::{self, Source};
-use crate::wishes::Grants;
 
 /// Up to this size the copy is over before another thread that gets the interpreter would have woken up.
 const KEEPS_INTERPRETER_BYTES: u64 = 64 << 10;
@@ -74,7 +73,7 @@ impl Producer {
         for is_retry in [false, true] {
             let (version, extension) = slf.get().declared.now();
             match (arrays::parse_dtype(py, dtype), extension) {
-                (Ok(plain), Some(e)) if e.carrier == plain => return Err(source::mistakable(py, &e)),
+                (Ok(plain), Some(e)) if e.carrier == plain => return Err(array_input::mistakable(py, &e)),
                 (Ok(plain), _) => return Ok((plain, version, None)),
                 (Err(_), Some(e)) if e.is_called(dtype) => return Ok((e.carrier, version, Some(e))),
                 (Err(error), _) if is_retry || !Self::declare(slf, &error, Some(dtype))? => {
@@ -197,7 +196,7 @@ impl Producer {
     /// How the lease stands; None for one that owns its regions.
     fn lease<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         errors::at_home(py, self.birth)?;
-        lease::status(py, self.producer.lease())
+        options::lease_status(py, self.producer.lease())
     }
 
     #[pyo3(signature = (array, *, timestamp_ns = None, dtype = None, meta_version = None, trace_id = 0))]

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use tensorpool_core::os::fork::Birth;
 use tensorpool_dataplane::raw;
 
-use crate::context::Conductor;
+use crate::conductor::Conductor;
 use crate::errors;
 
 fn seconds(timeout: f64) -> Duration {

@@ -12,7 +12,7 @@ use tensorpool_core::wire::layout::DTYPE_UINT8;
 use tensorpool_dataplane::recorder as plane;
 
 use crate::consumer::Consumer;
-use crate::waiting::bounded;
+use crate::wait::bounded;
 use crate::{arrays, errors};
 
 #[pyclass(frozen, module = "tensorpool._native")]

@@ -14,7 +14,7 @@ use tensorpool_dataplane::producer::Tags;
 use crate::arrays;
 use crate::errors;
 use crate::extension::Extension;
-use crate::offered::Offered;
+use crate::offer_result::Offered;
 use crate::progress::Meter;
 
 /// Keeps a mapping alive for the arrays that look into it.

@@ -9,7 +9,7 @@ use tensorpool_core::os::fork::Birth;
 use tensorpool_core::producer::metadata_schedule::Periods;
 use tensorpool_dataplane::metadata::publisher as plane;
 
-use crate::context::Conductor;
+use crate::conductor::Conductor;
 use crate::errors;
 use crate::producer::Producer;
 

@@ -13,7 +13,7 @@ use tensorpool_dataplane::announcer as plane;
 use tensorpool_dataplane::announcer::PutError;
 use tensorpool_dataplane::conductor::Endpoint;
 
-use crate::context::Conductor;
+use crate::conductor::Conductor;
 use crate::errors;
 
 #[pyclass(frozen, module = "tensorpool._native")]

@@ -12,7 +12,7 @@ use tensorpool_dataplane::conductor::Endpoint;
 use tensorpool_dataplane::media_driver::Settings;
 
 use crate::errors;
-use crate::waiting::{bounded, in_slices};
+use crate::wait::{bounded, in_slices};
 
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Conductor {

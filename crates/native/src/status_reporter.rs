@@ -7,8 +7,8 @@ use tensorpool_core::os::fork::Birth;
 use tensorpool_dataplane::status_reporter as plane;
 use tensorpool_dataplane::status_reporter::Subject;
 
+use crate::conductor::Conductor;
 use crate::consumer::Consumer;
-use crate::context::Conductor;
 use crate::errors;
 use crate::producer::Producer;
 
