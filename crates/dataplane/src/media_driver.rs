@@ -12,7 +12,7 @@ use std::ptr;
 
 use rusteron_media_driver::bindings as c;
 use tensorpool_core::os::file_lock::{self, FileLock, LockError};
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 
 use crate::aeron::in_one_line;
 
@@ -90,7 +90,7 @@ pub struct MediaDriver {
     driver: *mut c::aeron_driver_t,
     context: *mut c::aeron_driver_context_t,
     _lock: FileLock,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 // SAFETY: started and closed by one owner at a time; the driver's own threads are its business.
@@ -223,7 +223,7 @@ impl MediaDriver {
                 return Err(error);
             }
         }
-        Ok(Self { dir: settings.dir.clone(), driver, context, _lock: lock, birth: Birth::here() })
+        Ok(Self { dir: settings.dir.clone(), driver, context, _lock: lock, fork_guard: ForkGuard::current() })
     }
 
     pub fn dir(&self) -> &str {
@@ -277,7 +277,7 @@ unsafe fn configure(
 
 impl Drop for MediaDriver {
     fn drop(&mut self) {
-        if self.birth.is_here() {
+        if self.fork_guard.is_owner() {
             // SAFETY: started by launch, closed once; joins the driver's threads.
             unsafe {
                 c::aeron_driver_close(self.driver);

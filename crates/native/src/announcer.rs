@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::containment::AllowedBases;
 use tensorpool_core::shm::region_lock::RegionLockError;
 use tensorpool_core::wire::announce::{AnnouncedPool, PoolAnnounce};
@@ -21,7 +21,7 @@ pub struct Beacons {
     beacons: Arc<plane::Beacons>,
     conductor: Py<Conductor>,
     id: u64,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
@@ -34,8 +34,8 @@ impl Beacons {
             return Err(PyValueError::new_err("period_ns and stall_ns must be above 0"));
         }
         let beacons = Arc::new(plane::Beacons::new(plane::Config { period_ns, stall_ns }));
-        let id = conductor.get().home(conductor.py())?.add(beacons.clone());
-        Ok(Self { beacons, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+        let id = conductor.get().add(conductor.py(), beacons.clone())?;
+        Ok(Self { beacons, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
     /// Takes the regions of a stream on in place of what was there. If that fails the stream is silent.
@@ -52,7 +52,7 @@ impl Beacons {
         base_dirs: Vec<String>,
         lock_memory: bool,
     ) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let announce = PoolAnnounce {
             stream_id,
             producer_id,
@@ -85,38 +85,38 @@ impl Beacons {
 
     /// No more of that stream; False if there was none.
     fn remove(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.beacons.remove(stream_id)))
     }
 
     /// The driver's duty cycle is alive.
     fn beat(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.beacons.beat();
         Ok(())
     }
 
     /// (stream id, epoch) of each producer whose lock was seen held and is free now. Told once.
     fn deaths(&self, py: Python<'_>) -> PyResult<Vec<(u32, u64)>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.beacons.deaths()))
     }
 
     /// Makes every stream's announce due at once.
     fn announce_all(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         py.detach(|| self.beacons.announce_soon());
         Ok(())
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.beacons.len()))
     }
 
     /// Lets go of every stream.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
         Ok(())
     }

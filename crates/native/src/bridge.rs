@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use tensorpool_core::bridge::assembly::{Ignored, Loss};
 use tensorpool_core::bridge::session_ledger::Cut;
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::wire::chunk::{Fault, Limits, Revision};
 use tensorpool_core::wire::fallback_uri::FallbackUri;
 use tensorpool_dataplane::bridge::receiver::{Config as ReceiverConfig, Receiver};
@@ -39,7 +39,7 @@ pub struct BridgeSender {
     sources: Mutex<HashMap<u32, Arc<Source>>>,
     conductor: Py<Conductor>,
     id: u64,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl BridgeSender {
@@ -48,7 +48,7 @@ impl BridgeSender {
     }
 
     fn source(&self, py: Python<'_>, stream_id: u32) -> PyResult<Arc<Source>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.sources().get(&stream_id).cloned().ok_or_else(|| unmapped(stream_id))
     }
 }
@@ -78,21 +78,21 @@ impl BridgeSender {
             max_payload_bytes,
             revision,
         };
-        let home = conductor.get().home(conductor.py())?;
+        conductor.get().check_fork(conductor.py())?;
         let sender = Arc::new(Sender::start(config, idle.parse().map_err(PyValueError::new_err)?)?);
-        let id = home.add(sender.clone());
+        let id = conductor.get().add(conductor.py(), sender.clone())?;
         Ok(Self {
             sender,
             sources: Mutex::default(),
             conductor: conductor.clone().unbind(),
             id,
-            birth: Birth::here(),
+            fork_guard: ForkGuard::current(),
         })
     }
 
     /// From now on the frames of that consumer are taken from it and sent; nobody else may take them.
     fn add(&self, py: Python<'_>, consumer: &Bound<'_, Consumer>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let plane = consumer.get().plane();
         let stream_id = plane.stream_id();
         let mut sources = self.sources();
@@ -139,31 +139,31 @@ impl BridgeSender {
 
     /// Frames sent, their bytes, and those that were not; of all streams.
     fn sums(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.sender.sums()))
     }
 
     /// Bytes of payload in the first chunk of a frame and in the others; None while there is no publication.
     #[getter]
     fn slices(&self, py: Python<'_>) -> PyResult<Option<(u32, u32)>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.sender.slices()).map(|s| (s.first, s.rest)))
     }
 
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.sender.is_ready()))
     }
 
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.sender.is_connected()))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         py.detach(|| self.sender.stop());
         self.conductor.get().remove(py, self.id);
         Ok(())
@@ -175,7 +175,7 @@ pub struct BridgeReceiver {
     receiver: Arc<Receiver>,
     conductor: Py<Conductor>,
     id: u64,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
@@ -204,10 +204,10 @@ impl BridgeReceiver {
             timeout_ns,
             silence_ns,
         };
-        let home = conductor.get().home(conductor.py())?;
+        conductor.get().check_fork(conductor.py())?;
         let receiver = Arc::new(Receiver::start(config, idle.parse().map_err(PyValueError::new_err)?)?);
-        let id = home.add(receiver.clone());
-        Ok(Self { receiver, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+        let id = conductor.get().add(conductor.py(), receiver.clone())?;
+        Ok(Self { receiver, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
     /// A stream of the source, and its destination. `progress`: channel and stream that its progress is said on.
@@ -219,7 +219,7 @@ impl BridgeReceiver {
         dest_stream_id: u32,
         progress: Option<(String, i32)>,
     ) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         if py.detach(|| self.receiver.add(stream_id, dest_stream_id, progress)) {
             return Ok(());
         }
@@ -228,26 +228,26 @@ impl BridgeReceiver {
 
     /// A producer that nothing was written with: frames go there from now on.
     fn give(&self, py: Python<'_>, stream_id: u32, producer: &Bound<'_, Producer>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let (plane, _) = producer.get().parts(py);
         if py.detach(|| self.receiver.give(stream_id, plane)) { Ok(()) } else { Err(unmapped(stream_id)) }
     }
 
     /// Takes the producer away again: nothing is written with it when this returns.
     fn take(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.take(stream_id)))
     }
 
     /// Streams of the source that have no destination at the moment.
     fn wanting(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.wanting()))
     }
 
     /// How a mapping stands: what its source announced, and what became of its frames.
     fn standing<'py>(&self, py: Python<'py>, stream_id: u32) -> PyResult<Bound<'py, PyDict>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let standing = py.detach(|| self.receiver.standing(stream_id)).ok_or_else(|| unmapped(stream_id))?;
         let dict = PyDict::new(py);
         let announced = standing.announced;
@@ -289,7 +289,7 @@ impl BridgeReceiver {
         stream_id: u32,
         sessions: Vec<i32>,
     ) -> PyResult<(u64, u64, Bound<'py, PyDict>, bool)> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let found = py.detach(|| self.receiver.received(stream_id, &sessions));
         let (counts, is_all) = found.ok_or_else(|| unmapped(stream_id))?;
         Ok((counts.delivered, counts.turned_away, losses(py, &counts.lost)?, is_all))
@@ -305,7 +305,7 @@ impl BridgeReceiver {
         session: i32,
         position: Option<i64>,
     ) -> PyResult<Option<(u64, u64, Bound<'py, PyDict>)>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let found = py.detach(|| self.receiver.cut(stream_id, session, position));
         match found.ok_or_else(|| unmapped(stream_id))? {
             Cut::At(counts) => Ok(Some((counts.delivered, counts.turned_away, losses(py, &counts.lost)?))),
@@ -315,13 +315,13 @@ impl BridgeReceiver {
 
     /// Frames delivered, their bytes, and those of which chunks came and no frame; of all streams.
     fn sums(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.sums()))
     }
 
     /// Messages on the payload stream that could not be used.
     fn refused<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let (faults, unmapped, fragments, words) = py.detach(|| self.receiver.totals());
         let dict = PyDict::new(py);
         for fault in Fault::ALL {
@@ -336,25 +336,25 @@ impl BridgeReceiver {
     /// Messages of the control stream that are neither announces nor progress.
     #[pyo3(signature = (limit = 64))]
     fn words<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let words = py.detach(|| self.receiver.words(limit));
         PyList::new(py, words.iter().map(|word| PyBytes::new(py, word)))
     }
 
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.is_ready()))
     }
 
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.is_connected()))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         py.detach(|| self.receiver.stop());
         self.conductor.get().remove(py, self.id);
         Ok(())

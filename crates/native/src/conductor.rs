@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_dataplane::conductor as plane;
 use tensorpool_dataplane::conductor::Endpoint;
 use tensorpool_dataplane::media_driver::Settings;
@@ -18,22 +18,19 @@ use crate::wait::{bounded, in_slices};
 pub struct Conductor {
     conductor: plane::Conductor,
     control: (String, i32),
-    birth: Birth,
-}
-
-/// The conductor, known to be used in the process that made it.
-pub struct AtHome<'a>(&'a plane::Conductor);
-
-impl AtHome<'_> {
-    pub fn add(&self, endpoint: Arc<dyn Endpoint>) -> u64 {
-        self.0.add(endpoint)
-    }
+    fork_guard: ForkGuard,
 }
 
 impl Conductor {
-    pub fn home(&self, py: Python<'_>) -> PyResult<AtHome<'_>> {
-        errors::at_home(py, self.birth)?;
-        Ok(AtHome(&self.conductor))
+    /// Refuses a conductor of the parent process.
+    pub fn check_fork(&self, py: Python<'_>) -> PyResult<()> {
+        errors::check_fork(py, self.fork_guard)
+    }
+
+    /// Adds an endpoint, in the process that started the conductor only.
+    pub fn add(&self, py: Python<'_>, endpoint: Arc<dyn Endpoint>) -> PyResult<u64> {
+        self.check_fork(py)?;
+        Ok(self.conductor.add(endpoint))
     }
 
     /// Channel and stream id of the control stream.
@@ -42,7 +39,7 @@ impl Conductor {
     }
 
     pub fn remove(&self, py: Python<'_>, id: u64) {
-        if self.birth.is_here() {
+        if self.fork_guard.is_owner() {
             py.detach(|| self.conductor.remove(id));
         }
     }
@@ -85,12 +82,12 @@ impl Conductor {
             allowed_base_dirs,
         };
         let conductor = py.detach(|| plane::Conductor::start(config))?;
-        Ok(Self { conductor, control, birth: Birth::here() })
+        Ok(Self { conductor, control, fork_guard: ForkGuard::current() })
     }
 
     /// Waits up to `timeout` seconds for the media driver; True once connected.
     fn wait_connected(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let deadline = Instant::now() + bounded(timeout);
         let connected = in_slices(py, Some(deadline), |slice| {
             self.conductor.wait_connected(slice).connected.then_some(())
@@ -99,7 +96,7 @@ impl Conductor {
     }
 
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let status = py.detach(|| self.conductor.status());
         let dict = PyDict::new(py);
         dict.set_item("connected", status.connected)?;
@@ -116,7 +113,7 @@ impl Conductor {
         py: Python<'_>,
         timeout: f64,
     ) -> PyResult<Option<(&'static str, u64, Option<u32>, Option<u64>, String)>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let deadline = Instant::now() + bounded(timeout);
         let events = self.conductor.events();
         let event = in_slices(py, Some(deadline), |slice| match events.next(slice) {
@@ -128,7 +125,7 @@ impl Conductor {
 
     /// Closes every producer, consumer and handle, then the client and an embedded driver.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         py.detach(|| self.conductor.close());
         Ok(())
     }

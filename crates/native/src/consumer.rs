@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use tensorpool_core::consumer::announce_filter::Ignored;
 use tensorpool_core::drop_reason::Drop as Reason;
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::wire::driver::Role;
 use tensorpool_dataplane::consumer as plane;
 use tensorpool_dataplane::consumer::Waited;
@@ -36,7 +36,7 @@ pub struct Consumer {
     id: u64,
     idle: Strategy,
     latest_only: bool,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl Consumer {
@@ -86,7 +86,7 @@ impl Consumer {
     }
 
     fn frame(&self, frame: plane::Frame) -> Frame {
-        Frame::new(frame, self.origin.clone(), self.birth)
+        Frame::new(frame, self.origin.clone(), self.fork_guard)
     }
 
     pub fn parts(&self, py: Python<'_>) -> (Arc<plane::Consumer>, Py<Conductor>) {
@@ -99,7 +99,7 @@ impl Consumer {
     }
 
     fn known(&self, py: Python<'_>) -> PyResult<Option<&Known>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.origin.metadata.as_ref())
     }
 }
@@ -149,7 +149,7 @@ impl Consumer {
         let consumer = Arc::new(plane::Consumer::new(config, wanted.wanted(), terms));
         let metadata = metadata.map(|ear| Known::new(ear, stream_id));
         let origin = Arc::new(Origin { counters: consumer.counters().clone(), metadata });
-        let id = conductor.get().home(conductor.py())?.add(consumer.clone());
+        let id = conductor.get().add(conductor.py(), consumer.clone())?;
         Ok(Self {
             consumer,
             origin,
@@ -157,7 +157,7 @@ impl Consumer {
             id,
             idle,
             latest_only,
-            birth: Birth::here(),
+            fork_guard: ForkGuard::current(),
         })
     }
 
@@ -169,37 +169,37 @@ impl Consumer {
     /// The epoch in use, or None while unmapped.
     #[getter]
     fn epoch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.consumer.mapping().map(|m| m.epoch)))
     }
 
     #[getter]
     fn nslots(&self, py: Python<'_>) -> PyResult<Option<u32>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.consumer.mapping().map(|m| m.nslots)))
     }
 
     #[getter]
     fn last_seq(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.consumer.last_seq()))
     }
 
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.consumer.is_connected()))
     }
 
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.consumer.is_ready()))
     }
 
     /// Who it is to its producer, and how its descriptors come.
     fn standing<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let standing = options::standing(py, &self.consumer.standing())?;
         standing.set_item("progress_on_own", self.consumer.follows().1)?;
         Ok(standing)
@@ -207,19 +207,19 @@ impl Consumer {
 
     /// How the lease stands; None without a driver.
     fn lease<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         options::lease_status(py, self.consumer.lease())
     }
 
     #[getter]
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.consumer.is_closed())
     }
 
     #[pyo3(signature = (limit = 64))]
     fn poll<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let mut frames = self.take(py, limit)?;
         let list = PyList::empty(py);
         for frame in frames.drain(..) {
@@ -230,14 +230,14 @@ impl Consumer {
     }
 
     fn latest(&self, py: Python<'_>) -> PyResult<Option<Frame>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.newest(py)?.map(|f| self.frame(f)))
     }
 
     /// The next frame, or None if none came within `timeout` seconds or the consumer was closed.
     #[pyo3(signature = (timeout = None))]
     fn receive_or_none(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Frame>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let deadline = deadline(timeout)?;
         loop {
             if let Some(frame) = self.try_one(py)? {
@@ -260,7 +260,7 @@ impl Consumer {
     /// Waits for something to poll; False on timeout or close.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         match self.wait_until(py, deadline(timeout)?)? {
             Waited::Ready => Ok(true),
             Waited::TimedOut | Waited::Closed => Ok(false),
@@ -274,7 +274,7 @@ impl Consumer {
         self.check_follows(py)?;
         let mut parts = Vec::new();
         py.detach(|| self.consumer.poll_progress(limit, &mut parts));
-        Ok(parts.into_iter().map(|part| Progress::new(part, self.origin.clone(), self.birth)).collect())
+        Ok(parts.into_iter().map(|part| Progress::new(part, self.origin.clone(), self.fork_guard)).collect())
     }
 
     /// Waits for something that `poll_progress` may give; False on timeout or close.
@@ -287,7 +287,7 @@ impl Consumer {
 
     /// received, span, and every drop by its reason.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let counters = self.consumer.counters();
         let dict = PyDict::new(py);
         // Drops before received before span: whoever reads while frames flow sees a span that is
@@ -313,7 +313,7 @@ impl Consumer {
 
     /// How long frames took to get here: over the whole life, and over the last interval.
     fn latency_figures<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let told = py.detach(|| self.consumer.counters().latency.told());
         let dict = PyDict::new(py);
         dict.set_item("since", told.since.word())?;
@@ -353,7 +353,7 @@ impl Consumer {
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
         Ok(())
     }
@@ -365,7 +365,7 @@ impl Consumer {
     }
 
     fn check_follows(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         if self.consumer.follows().0 {
             return Ok(());
         }

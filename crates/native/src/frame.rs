@@ -9,7 +9,7 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_dataplane::consumer as plane;
 
 use crate::metadata::{Origin, Shown};
@@ -21,12 +21,12 @@ pub struct Frame {
     origin: Arc<Origin>,
     /// Moved from received to late already.
     counted_late: AtomicBool,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl Frame {
-    pub fn new(frame: plane::Frame, origin: Arc<Origin>, birth: Birth) -> Self {
-        Self { frame, origin, counted_late: AtomicBool::new(false), birth }
+    pub fn new(frame: plane::Frame, origin: Arc<Origin>, fork_guard: ForkGuard) -> Self {
+        Self { frame, origin, counted_late: AtomicBool::new(false), fork_guard }
     }
 
     fn check(&self) -> bool {
@@ -70,7 +70,7 @@ impl Frame {
     /// The version that says that its elements are others than the header has it.
     fn extended(&self, py: Python<'_>) -> PyResult<Option<Arc<Shown>>> {
         // A forked child has nobody to ask: there it is what the header says.
-        if !self.birth.is_here() {
+        if !self.fork_guard.is_owner() {
             return Ok(None);
         }
         let (epoch, version) = self.version();
@@ -121,7 +121,7 @@ impl Frame {
     /// The attributes of its metadata version; None while they are not known, and where there are none.
     #[getter]
     fn meta(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.shown(py)?.map(|s| s.mapping.clone_ref(py)))
     }
 
@@ -167,7 +167,7 @@ impl Frame {
     #[getter]
     fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
-        errors::at_home(slf.py(), this.birth)?;
+        errors::check_fork(slf.py(), this.fork_guard)?;
         let tensor = &this.frame.located.info.tensor;
         let n = usize::from(tensor.ndims);
         // SAFETY: locate held the extent against the payload and the payload against the pool; the
@@ -186,14 +186,14 @@ impl Frame {
     }
 
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.check())
     }
 
     fn copy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let this = slf.get();
-        errors::at_home(py, this.birth)?;
+        errors::check_fork(py, this.fork_guard)?;
         let located = &this.frame.located;
         let (memory, data) = arrays::private(py, located.info.values_len_bytes as usize)?;
         // SAFETY: the fresh array has exactly the payload's length, and nobody else knows of it.
@@ -211,7 +211,7 @@ impl Frame {
     }
 
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        errors::at_home(slf.py(), slf.get().birth)?;
+        errors::check_fork(slf.py(), slf.get().fork_guard)?;
         Ok(slf.clone())
     }
 
@@ -224,10 +224,10 @@ impl Frame {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let _ = (exc, traceback);
-        if exc_type.is_some() && !self.birth.is_here() {
+        if exc_type.is_some() && !self.fork_guard.is_owner() {
             return Ok(false);
         }
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         // Always looked at, so that the ledger knows; an error on its way out is not replaced.
         if !self.check() && exc_type.is_none() {
             return Err(self.overwritten(py));
@@ -251,7 +251,7 @@ impl Frame {
     /// Called by the interpreter with a writable `view`.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
-        errors::at_home(slf.py(), this.birth)?;
+        errors::check_fork(slf.py(), this.fork_guard)?;
         if flags & ffi::PyBUF_WRITABLE != 0 {
             return Err(PyBufferError::new_err(
                 "a frame is read-only; use frame.copy() for memory of your own",

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use tensorpool_core::consumer::metadata_cache::{Described, Source};
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::tensor::Tensor;
 use tensorpool_dataplane::consumer::Counters;
 use tensorpool_dataplane::metadata::listener as plane;
@@ -27,7 +27,7 @@ pub struct MetadataEar {
     describe: Py<PyAny>,
     conductor: Py<Conductor>,
     id: u64,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
@@ -42,18 +42,24 @@ impl MetadataEar {
         describe: Py<PyAny>,
     ) -> PyResult<Self> {
         let ear = Arc::new(plane::MetadataEar::new(channel, stream_id));
-        let id = conductor.get().home(conductor.py())?.add(ear.clone());
-        Ok(Self { ear, describe, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+        let id = conductor.get().add(conductor.py(), ear.clone())?;
+        Ok(Self {
+            ear,
+            describe,
+            conductor: conductor.clone().unbind(),
+            id,
+            fork_guard: ForkGuard::current(),
+        })
     }
 
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.ear.is_ready()))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
         Ok(())
     }
@@ -74,7 +80,7 @@ pub struct Known {
     shown: Mutex<Vec<Arc<Shown>>>,
     /// The epoch whose first words were waited for.
     awaited: AtomicU64,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl Known {
@@ -88,7 +94,7 @@ impl Known {
             describe,
             shown: Mutex::default(),
             awaited: AtomicU64::new(0),
-            birth: this.birth,
+            fork_guard: this.fork_guard,
         }
     }
 
@@ -185,7 +191,7 @@ impl Known {
 impl Drop for Known {
     fn drop(&mut self) {
         // In a forked child the lock may be held by a thread that is not there.
-        if self.birth.is_here() {
+        if self.fork_guard.is_owner() {
             self.ear.forget(self.stream_id);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::producer::metadata_schedule::Periods;
 use tensorpool_dataplane::metadata::publisher as plane;
 
@@ -18,7 +18,7 @@ pub struct Bulletin {
     bulletin: Arc<plane::Bulletin>,
     conductor: Py<Conductor>,
     id: u64,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
@@ -40,14 +40,14 @@ impl Bulletin {
         let (plane_producer, conductor) = producer.get().parts(py);
         let periods = Periods { attributes_ns: period_ns, blobs_ns: blob_period_ns };
         let bulletin = Arc::new(plane::Bulletin::new(channel, stream_id, plane_producer, periods));
-        let id = conductor.get().home(py)?.add(bulletin.clone());
-        Ok(Self { bulletin, conductor, id, birth: Birth::here() })
+        let id = conductor.get().add(py, bulletin.clone())?;
+        Ok(Self { bulletin, conductor, id, fork_guard: ForkGuard::current() })
     }
 
     /// An encoded `DataSourceAnnounce`, whose producer and epoch are filled in, and a `DataSourceMeta`. Said at
     /// once, and from then on in place of what stood here.
     fn put(&self, py: Python<'_>, announce: Vec<u8>, meta: Vec<u8>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         if py.detach(|| self.bulletin.put(announce, meta)) {
             return Ok(());
         }
@@ -56,7 +56,7 @@ impl Bulletin {
 
     /// A blob in place of the one of its type; it holds from the metadata version on.
     fn put_blob(&self, py: Python<'_>, blob_type: u32, version: u32, data: PyBuffer<u8>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let bytes = data.to_vec(py)?;
         py.detach(|| self.bulletin.put_blob(blob_type, version, bytes));
         Ok(())
@@ -64,25 +64,25 @@ impl Bulletin {
 
     /// No more of that blob; False if there was none.
     fn remove_blob(&self, py: Python<'_>, blob_type: u32) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.bulletin.take_blob(blob_type)))
     }
 
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.bulletin.is_ready()))
     }
 
     /// The longest message that the stream takes; None while there is no stream.
     #[getter]
     fn max_message_length(&self, py: Python<'_>) -> PyResult<Option<usize>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.bulletin.max_message_length()))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
         Ok(())
     }

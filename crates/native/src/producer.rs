@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::containment::AllowedBases;
 use tensorpool_core::shm::epoch::Mapping;
 use tensorpool_core::shm::region::Access;
@@ -35,7 +35,7 @@ pub struct Producer {
     conductor: Py<Conductor>,
     id: u64,
     declared: Declared,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl Producer {
@@ -44,8 +44,8 @@ impl Producer {
     }
 
     /// What does the work, for another part of this process.
-    pub fn at_home(&self, py: Python<'_>) -> PyResult<Arc<plane::Producer>> {
-        errors::at_home(py, self.birth)?;
+    pub fn check_fork(&self, py: Python<'_>) -> PyResult<Arc<plane::Producer>> {
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.producer.clone())
     }
 
@@ -168,20 +168,20 @@ impl Producer {
             _ => return Err(PyValueError::new_err("a producer has either regions of its own or a lease")),
         };
         let producer = Arc::new(producer);
-        let id = conductor.get().home(py)?.add(producer.clone());
+        let id = conductor.get().add(py, producer.clone())?;
         Ok(Self {
             producer,
             conductor: conductor.clone().unbind(),
             id,
             declared: Declared::default(),
-            birth: Birth::here(),
+            fork_guard: ForkGuard::current(),
         })
     }
 
     /// Frames from here on carry this metadata version, and arrays of the extension's type go as its carrier.
     #[pyo3(signature = (meta_version, extension = None))]
     fn describe(&self, py: Python<'_>, meta_version: u32, extension: Option<Given<'_>>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.declared.set(meta_version, extension.map(Extension::new).transpose()?);
         Ok(())
     }
@@ -189,13 +189,13 @@ impl Producer {
     /// The metadata version that frames carry; 0 is none.
     #[getter]
     fn meta_version(&self, py: Python<'_>) -> PyResult<u32> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.declared.now().0)
     }
 
     /// How the lease stands; None for one that owns its regions.
     fn lease<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         options::lease_status(py, self.producer.lease())
     }
 
@@ -210,7 +210,7 @@ impl Producer {
     ) -> PyResult<Offered> {
         let py = slf.py();
         let this = slf.get();
-        errors::at_home(py, this.birth)?;
+        errors::check_fork(py, this.fork_guard)?;
         let (mut version, extension) = this.declared.now();
         let source = match Source::new(array, dtype, extension.as_deref()) {
             Ok(source) => source,
@@ -250,7 +250,7 @@ impl Producer {
     ) -> PyResult<Slot> {
         let py = slf.py();
         let this = slf.get();
-        errors::at_home(py, this.birth)?;
+        errors::check_fork(py, this.fork_guard)?;
         let major_order = match order {
             "C" => MAJOR_ORDER_ROW,
             "F" => MAJOR_ORDER_COLUMN,
@@ -291,7 +291,7 @@ impl Producer {
             };
             errors::raise(py, "ClaimRefused", &message, |f| f.set_item("outcome", outcome.word()))
         })?;
-        Ok(Slot::new(this.producer.clone(), claim, spec, tags, meter, extension, this.birth))
+        Ok(Slot::new(this.producer.clone(), claim, spec, tags, meter, extension, this.fork_guard))
     }
 
     #[getter]
@@ -301,31 +301,31 @@ impl Producer {
 
     #[getter]
     fn epoch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.epoch()))
     }
 
     /// The sequence the next frame will get.
     #[getter]
     fn next_seq(&self, py: Python<'_>) -> PyResult<u64> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.next_seq()))
     }
 
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.is_connected()))
     }
 
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.is_ready()))
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let c = self.producer.counters();
         let dict = PyDict::new(py);
         for (name, counter) in [
@@ -356,24 +356,24 @@ impl Producer {
     /// Whether someone wants to hear of frames that are still filling, and can be told.
     #[getter]
     fn has_listeners(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.producer.has_listeners())
     }
 
     /// Consumers known by their hellos, and those with a descriptor stream of their own.
     fn consumers(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.consumers()))
     }
 
     /// Consumers that have mapped the epoch which is written now, by the QoS that they report.
     fn readers(&self, py: Python<'_>) -> PyResult<usize> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.readers()))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
         Ok(())
     }

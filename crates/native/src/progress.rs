@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::filled::{self, Unit};
 use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::control::ProgressState;
@@ -79,17 +79,17 @@ impl Meter {
 pub struct Progress {
     part: plane::Part,
     origin: Arc<Origin>,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl Progress {
-    pub fn new(part: plane::Part, origin: Arc<Origin>, birth: Birth) -> Self {
-        Self { part, origin, birth }
+    pub fn new(part: plane::Part, origin: Arc<Origin>, fork_guard: ForkGuard) -> Self {
+        Self { part, origin, fork_guard }
     }
 
     /// The version that says that its elements are others than the header has it.
     fn extended(&self, py: Python<'_>) -> PyResult<Option<Arc<Shown>>> {
-        if !self.birth.is_here() {
+        if !self.fork_guard.is_owner() {
             return Ok(None);
         }
         let info = &self.part.located.info;
@@ -180,7 +180,7 @@ impl Progress {
     #[getter]
     fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
-        errors::at_home(slf.py(), this.birth)?;
+        errors::check_fork(slf.py(), this.fork_guard)?;
         let part = &this.part;
         let tensor = &part.located.info.tensor;
         let n = usize::from(tensor.ndims);
@@ -204,12 +204,12 @@ impl Progress {
 
     /// Whether the slot is still this frame's: what was read of it is what was written.
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.holds())
     }
 
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        errors::at_home(slf.py(), slf.get().birth)?;
+        errors::check_fork(slf.py(), slf.get().fork_guard)?;
         Ok(slf.clone())
     }
 
@@ -225,7 +225,7 @@ impl Progress {
         if exc_type.is_some() {
             return Ok(false);
         }
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         if self.holds() {
             return Ok(false);
         }

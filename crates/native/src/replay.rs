@@ -118,7 +118,7 @@ pub fn play_rows<'py>(
     }
     let mut producers = Vec::with_capacity(lanes.len());
     for (producer, _, _) in &lanes {
-        producers.push(producer.at_home(py)?);
+        producers.push(producer.check_fork(py)?);
     }
     let parts: Vec<_> = producers
         .iter()

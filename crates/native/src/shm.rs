@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensorpool_core::os::file_lock;
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::assign::{self, Assignment};
 use tensorpool_core::shm::containment::AllowedBases;
@@ -165,7 +165,7 @@ pub fn sanitize_user(name: &str) -> String {
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct FileLock {
     lock: Mutex<Option<file_lock::FileLock>>,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
@@ -174,7 +174,7 @@ impl FileLock {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, holder: &str) -> PyResult<Self> {
         match file_lock::FileLock::acquire(&path, holder) {
-            Ok(lock) => Ok(Self { lock: Mutex::new(Some(lock)), birth: Birth::here() }),
+            Ok(lock) => Ok(Self { lock: Mutex::new(Some(lock)), fork_guard: ForkGuard::current() }),
             Err(file_lock::LockError::Held(who)) => {
                 let message = format!("{} is held by {who}", path.display());
                 Err(errors::raise(py, "LockHeld", &message, |f| f.set_item("holder", who)))
@@ -184,7 +184,7 @@ impl FileLock {
     }
 
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         if let Ok(mut lock) = self.lock.lock() {
             drop(lock.take());
         }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::epoch::Mapping;
 use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::layout::*;
@@ -37,7 +37,7 @@ pub struct Slot {
     spec: TensorSpec,
     extension: Option<Arc<Extension>>,
     state: Mutex<SlotState>,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl Slot {
@@ -48,10 +48,10 @@ impl Slot {
         tags: Tags,
         meter: Option<Meter>,
         extension: Option<Arc<Extension>>,
-        birth: Birth,
+        fork_guard: ForkGuard,
     ) -> Self {
         let state = Mutex::new(SlotState { claim: Some(claim), tags, meter, array: None, result: None });
-        Self { producer, spec, extension, state, birth }
+        Self { producer, spec, extension, state, fork_guard }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, SlotState> {
@@ -59,7 +59,7 @@ impl Slot {
     }
 
     fn raise(&self, py: Python<'_>, to: impl FnOnce(u64) -> u64) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let mut state = self.state();
         let SlotState { claim, meter, .. } = &mut *state;
         let claim = claim.as_ref().ok_or_else(|| ended(py))?;
@@ -73,7 +73,7 @@ impl Slot {
 
     /// Takes the claim out, and the right to write from the array that was given out.
     fn end(&self, py: Python<'_>) -> PyResult<Option<plane::Claim>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let (claim, array) = {
             let mut state = self.state();
             (state.claim.take(), state.array.take())
@@ -89,7 +89,7 @@ impl Slot {
 impl Slot {
     #[getter]
     fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         if let Some(array) = &self.state().array {
             return Ok(array.bind(py).clone());
         }
@@ -114,14 +114,14 @@ impl Slot {
 
     #[getter]
     fn seq(&self, py: Python<'_>) -> PyResult<u64> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.state().claim.as_ref().map(|c| c.seq).ok_or_else(|| ended(py))
     }
 
     /// What became of the frame; None while the slot is open or after it was abandoned.
     #[getter]
     fn result(&self, py: Python<'_>) -> PyResult<Option<Offered>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.state().result.map(Offered::new))
     }
 
@@ -139,12 +139,12 @@ impl Slot {
     /// How many rows, columns or bytes are in place.
     #[getter]
     fn filled(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.state().meter.as_ref().map(Meter::filled))
     }
 
     fn set_timestamp_ns(&self, py: Python<'_>, value: u64) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.state().tags.timestamp_ns = Some(value);
         Ok(())
     }
@@ -165,7 +165,7 @@ impl Slot {
     }
 
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        errors::at_home(slf.py(), slf.get().birth)?;
+        errors::check_fork(slf.py(), slf.get().fork_guard)?;
         Ok(slf.clone())
     }
 
@@ -179,7 +179,7 @@ impl Slot {
     ) -> PyResult<bool> {
         let _ = (exc, traceback);
         // An error on its way out of the block, in a forked child too, is not replaced.
-        if exc_type.is_some() && !self.birth.is_here() {
+        if exc_type.is_some() && !self.fork_guard.is_owner() {
             return Ok(false);
         }
         let is_open = self.state().claim.is_some();
@@ -194,7 +194,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if self.birth.is_here()
+        if self.fork_guard.is_owner()
             && let Ok(state) = self.state.get_mut()
             && let Some(claim) = state.claim.take()
         {

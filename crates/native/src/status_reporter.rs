@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_dataplane::status_reporter as plane;
 use tensorpool_dataplane::status_reporter::Subject;
 
@@ -24,7 +24,7 @@ pub struct Reporter {
     inner: Arc<plane::Reporter>,
     conductor: Py<Conductor>,
     id: u64,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
@@ -60,8 +60,8 @@ impl Reporter {
             period_ns,
         };
         let inner = Arc::new(plane::Reporter::new(config, subject));
-        let id = conductor.get().home(py)?.add(inner.clone());
-        Ok(Self { inner, conductor, id, birth: Birth::here() })
+        let id = conductor.get().add(py, inner.clone())?;
+        Ok(Self { inner, conductor, id, fork_guard: ForkGuard::current() })
     }
 
     /// The producer's frames are made from those of that stream, too: told with its account.
@@ -70,7 +70,7 @@ impl Reporter {
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
         Ok(())
     }

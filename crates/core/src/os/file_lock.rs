@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::os::fork::HomeFile;
+use crate::os::fork::ForkGuardedFile;
 
 #[derive(Debug)]
 pub enum LockError {
@@ -25,7 +25,7 @@ impl From<io::Error> for LockError {
 
 #[derive(Debug)]
 pub struct FileLock {
-    file: HomeFile,
+    file: ForkGuardedFile,
     path: PathBuf,
 }
 
@@ -75,7 +75,7 @@ impl FileLock {
     /// Takes the lock at `path` and writes `holder` into it.
     pub fn acquire(path: &Path, holder: &str) -> Result<Self, LockError> {
         let file = loop {
-            let file = HomeFile::open(|| {
+            let file = ForkGuardedFile::open(|| {
                 OpenOptions::new()
                     .read(true)
                     .write(true)
@@ -104,7 +104,7 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        if self.file.is_here() {
+        if self.file.is_owner() {
             // Still locked, so nobody else can have taken it.
             let _ = std::fs::remove_file(&self.path);
         }

@@ -45,17 +45,17 @@ pub fn generation() -> u64 {
 
 /// Remembers the process that made a handle.
 #[derive(Clone, Copy, Debug)]
-pub struct Birth(u64);
+pub struct ForkGuard(u64);
 
-impl Birth {
-    pub fn here() -> Self {
+impl ForkGuard {
+    pub fn current() -> Self {
         install();
         Self(generation())
     }
 
     /// True in the process that made the handle, false in its forked children.
     #[inline]
-    pub fn is_here(self) -> bool {
+    pub fn is_owner(self) -> bool {
         self.0 == generation()
     }
 }
@@ -98,26 +98,26 @@ pub fn forget_mapping(addr: *const u8) {
 
 /// A file that forked children do not have: neither its lock nor its memory lives on in them.
 #[derive(Debug)]
-pub struct HomeFile {
+pub struct ForkGuardedFile {
     file: ManuallyDrop<File>,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
-impl HomeFile {
+impl ForkGuardedFile {
     /// Opens with `open` while nobody can fork: no child gets the descriptor before it is known here.
     pub fn open<E>(open: impl FnOnce() -> Result<File, E>) -> Result<Self, E> {
-        let birth = Birth::here();
+        let fork_guard = ForkGuard::current();
         let file = with_registry(|t| open().inspect(|f| t.descriptors.push(f.as_raw_fd())))?;
-        Ok(Self { file: ManuallyDrop::new(file), birth })
+        Ok(Self { file: ManuallyDrop::new(file), fork_guard })
     }
 
     /// True in the process that opened it; elsewhere there is no file behind it.
-    pub fn is_here(&self) -> bool {
-        self.birth.is_here()
+    pub fn is_owner(&self) -> bool {
+        self.fork_guard.is_owner()
     }
 }
 
-impl Deref for HomeFile {
+impl Deref for ForkGuardedFile {
     type Target = File;
 
     fn deref(&self) -> &File {
@@ -125,10 +125,10 @@ impl Deref for HomeFile {
     }
 }
 
-impl Drop for HomeFile {
+impl Drop for ForkGuardedFile {
     fn drop(&mut self) {
         // In a child the fork handler closed it already; the number may be someone else's by now.
-        if self.is_here() {
+        if self.is_owner() {
             let fd = self.file.as_raw_fd();
             with_registry(|t| {
                 t.descriptors.retain(|x| *x != fd);

@@ -143,11 +143,11 @@ impl Wishes {
         let stale_ns = self.policy.stale_ns;
         let mut closed = Vec::new();
         self.consumers.retain(|id, wish| {
-            let is_here = now_ns.saturating_sub(wish.heard_ns) <= stale_ns;
-            if !is_here {
+            let is_current = now_ns.saturating_sub(wish.heard_ns) <= stale_ns;
+            if !is_current {
                 close(*id, wish, &mut closed);
             }
-            is_here
+            is_current
         });
         closed
     }

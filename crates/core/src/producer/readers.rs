@@ -34,8 +34,8 @@ impl Readers {
 
     /// How many have mapped this epoch, as far as they have said.
     pub fn of(&self, epoch: u64, now_ns: u64) -> usize {
-        let is_here = |at: u64| now_ns.saturating_sub(at) <= self.stale_ns;
-        self.heard.values().filter(|(mapped, at)| *mapped == epoch && is_here(*at)).count()
+        let is_current = |at: u64| now_ns.saturating_sub(at) <= self.stale_ns;
+        self.heard.values().filter(|(mapped, at)| *mapped == epoch && is_current(*at)).count()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use crate::os::fork::Birth;
+use crate::os::fork::ForkGuard;
 
 /// Where payloads begin in an arena, and in the file that it is written to.
 pub const ALIGNMENT: usize = 64;
@@ -20,7 +20,7 @@ pub struct Chunks {
     /// Which chunks are in use. Held for moments, once an arena.
     taken: Mutex<Vec<bool>>,
     in_use: AtomicUsize,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 // SAFETY: the mapping is private memory; a chunk belongs to one arena at a time.
@@ -56,7 +56,7 @@ impl Chunks {
             chunk_bytes,
             taken: Mutex::new(vec![false; count]),
             in_use: AtomicUsize::new(0),
-            birth: Birth::here(),
+            fork_guard: ForkGuard::current(),
         };
         // SAFETY: our own fresh mapping; advice and populating leave it as it is.
         unsafe {
@@ -77,8 +77,8 @@ impl Chunks {
     }
 
     /// False in a forked child, where a lock may be held by a thread that is not there.
-    pub fn is_here(&self) -> bool {
-        self.birth.is_here()
+    pub fn is_owner(&self) -> bool {
+        self.fork_guard.is_owner()
     }
 
     pub fn total_bytes(&self) -> usize {
@@ -134,7 +134,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        if !self.chunks.is_here() {
+        if !self.chunks.is_owner() {
             return;
         }
         let mut taken = self.chunks.taken.lock().unwrap_or_else(PoisonError::into_inner);

@@ -77,7 +77,7 @@ impl Memory {
     }
 
     fn give_back(&self, mut list: Vec<Row>) {
-        if list.capacity() > 0 && self.chunks.is_here() {
+        if list.capacity() > 0 && self.chunks.is_owner() {
             list.clear();
             self.lists.lock().unwrap_or_else(PoisonError::into_inner).push(list);
         }

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 
 use crate::os::file_lock;
-use crate::os::fork::HomeFile;
+use crate::os::fork::ForkGuardedFile;
 use crate::shm::containment::{self, AllowedBases, ContainError};
 use crate::shm::region::{Fault, RegionError};
 use crate::wire::region_uri::RegionUri;
@@ -36,10 +36,11 @@ impl fmt::Display for RegionLockError {
 impl std::error::Error for RegionLockError {}
 
 /// Opens what `uri` names as a region is opened, for a descriptor that forked children do not have.
-fn open(uri: &str, bases: &AllowedBases, writable: bool) -> Result<HomeFile, RegionLockError> {
+fn open(uri: &str, bases: &AllowedBases, writable: bool) -> Result<ForkGuardedFile, RegionLockError> {
     let refused = |fault| RegionLockError::Refused(RegionError { uri: uri.to_owned(), fault });
     let parsed = RegionUri::parse(uri).map_err(|e| refused(Fault::Uri(e)))?;
-    HomeFile::open(|| containment::open(Path::new(&parsed.path), bases, writable)).map_err(|e| match e {
+    ForkGuardedFile::open(|| containment::open(Path::new(&parsed.path), bases, writable)).map_err(|e| match e
+    {
         ContainError::Io(error) => RegionLockError::Io(error),
         other => refused(Fault::Path(other)),
     })
@@ -48,7 +49,7 @@ fn open(uri: &str, bases: &AllowedBases, writable: bool) -> Result<HomeFile, Reg
 /// The producer's end. Released when dropped.
 #[derive(Debug)]
 pub struct RegionLock {
-    _file: HomeFile,
+    _file: ForkGuardedFile,
 }
 
 impl RegionLock {
@@ -66,7 +67,7 @@ impl RegionLock {
 /// The owner's end: tells once when a lock that was held is free.
 #[derive(Debug)]
 pub struct LockWatch {
-    file: HomeFile,
+    file: ForkGuardedFile,
     seen_held: bool,
 }
 

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex};
 
 use rusteron_client::bindings as c;
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 
 use super::counter::Counter;
 use super::images::{ImageWatch, on_image, on_image_gone};
@@ -45,7 +45,7 @@ pub struct Client {
     errors: Arc<ErrorSink>,
     /// Aeron calls back into these until the client is closed.
     watches: Mutex<Vec<Arc<ImageWatch>>>,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 // SAFETY: the C client is made to be used from several threads.
@@ -84,7 +84,7 @@ impl Client {
                 return Err(error);
             }
         }
-        Ok(Self { ptr: client, context, errors, watches: Mutex::default(), birth: Birth::here() })
+        Ok(Self { ptr: client, context, errors, watches: Mutex::default(), fork_guard: ForkGuard::current() })
     }
 
     /// True once the media driver is gone or has dropped us: every handle is dead.
@@ -108,15 +108,15 @@ impl Client {
         checked(unsafe {
             c::aeron_async_add_exclusive_publication(&raw mut asked, self.ptr, channel.as_ptr(), stream_id)
         })?;
-        let birth = self.birth;
+        let fork_guard = self.fork_guard;
         let request = Request {
             client: self.ptr,
             asked,
             poll: c::aeron_async_add_exclusive_publication_poll,
             cancel: c::aeron_async_add_exclusive_publication_cancel,
-            birth,
+            fork_guard,
         };
-        Ok(Pending::new(request, move |ptr| ExclusivePublication { ptr, birth }))
+        Ok(Pending::new(request, move |ptr| ExclusivePublication { ptr, fork_guard }))
     }
 
     pub fn add_publication(&self, channel: &str, stream_id: i32) -> Result<Pending<Publication>, AeronError> {
@@ -126,15 +126,15 @@ impl Client {
         checked(unsafe {
             c::aeron_async_add_publication(&raw mut asked, self.ptr, channel.as_ptr(), stream_id)
         })?;
-        let birth = self.birth;
+        let fork_guard = self.fork_guard;
         let request = Request {
             client: self.ptr,
             asked,
             poll: c::aeron_async_add_publication_poll,
             cancel: c::aeron_async_add_publication_cancel,
-            birth,
+            fork_guard,
         };
-        Ok(Pending::new(request, move |ptr| Publication { ptr, birth }))
+        Ok(Pending::new(request, move |ptr| Publication { ptr, fork_guard }))
     }
 
     pub fn add_subscription(
@@ -163,15 +163,15 @@ impl Client {
                 clientd,
             )
         })?;
-        let birth = self.birth;
+        let fork_guard = self.fork_guard;
         let request = Request {
             client: self.ptr,
             asked,
             poll: c::aeron_async_add_subscription_poll,
             cancel: c::aeron_async_add_subscription_cancel,
-            birth,
+            fork_guard,
         };
-        Ok(Pending::new(request, move |ptr| Subscription { ptr, watch: watch.clone(), birth }))
+        Ok(Pending::new(request, move |ptr| Subscription { ptr, watch: watch.clone(), fork_guard }))
     }
 
     pub fn add_counter(&self, type_id: i32, label: &str) -> Result<Pending<Counter>, AeronError> {
@@ -188,21 +188,21 @@ impl Client {
                 label.len(),
             )
         })?;
-        let birth = self.birth;
+        let fork_guard = self.fork_guard;
         let request = Request {
             client: self.ptr,
             asked,
             poll: c::aeron_async_add_counter_poll,
             cancel: c::aeron_async_add_counter_cancel,
-            birth,
+            fork_guard,
         };
-        Ok(Pending::new(request, move |ptr| Counter { ptr, birth }))
+        Ok(Pending::new(request, move |ptr| Counter { ptr, fork_guard }))
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        if self.birth.is_here() {
+        if self.fork_guard.is_owner() {
             // SAFETY: the owners of all handles have let go of them; the conductor saw to it.
             unsafe {
                 c::aeron_close(self.ptr);

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::ptr;
 
 use rusteron_client::bindings as c;
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 
 use super::{AeronError, last_error};
 
@@ -18,7 +18,7 @@ pub(super) struct Request<H> {
     pub(super) asked: *mut Asked,
     pub(super) poll: unsafe extern "C" fn(*mut *mut H, *mut Asked) -> c_int,
     pub(super) cancel: unsafe extern "C" fn(*mut c::aeron_t, *mut Asked) -> c_int,
-    pub(super) birth: Birth,
+    pub(super) fork_guard: ForkGuard,
 }
 
 impl<H> Request<H> {
@@ -41,7 +41,7 @@ impl<H> Request<H> {
 
 impl<H> Drop for Request<H> {
     fn drop(&mut self) {
-        if !self.asked.is_null() && self.birth.is_here() {
+        if !self.asked.is_null() && self.fork_guard.is_owner() {
             // SAFETY: unanswered, so not freed; endpoints let go of requests before the client is closed.
             unsafe { (self.cancel)(self.client, self.asked) };
         }

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 
 use crate::idle::{Idle, Strategy};
 
 pub(super) struct Worker {
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl Worker {
@@ -33,12 +33,12 @@ impl Worker {
                 }
             }
         })?;
-        Ok(Self { stop, thread: Mutex::new(Some(thread)), birth: Birth::here() })
+        Ok(Self { stop, thread: Mutex::new(Some(thread)), fork_guard: ForkGuard::current() })
     }
 
     /// Ends the thread and waits for it.
     pub fn stop(&self) {
-        if !self.birth.is_here() {
+        if !self.fork_guard.is_owner() {
             return;
         }
         self.stop.store(true, Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if self.birth.is_here() {
+        if self.fork_guard.is_owner() {
             self.stop();
         } else if let Ok(mut thread) = self.thread.try_lock() {
             std::mem::forget(thread.take());

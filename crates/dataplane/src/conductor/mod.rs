@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tensorpool_core::consumer::announce_filter::Now;
-use tensorpool_core::os::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
 use tensorpool_core::shm::containment::AllowedBases;
 
@@ -80,7 +80,7 @@ pub struct Conductor {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     next_id: AtomicU64,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl Conductor {
@@ -114,7 +114,7 @@ impl Conductor {
             shared,
             thread: Mutex::new(Some(thread)),
             next_id: AtomicU64::new(1),
-            birth: Birth::here(),
+            fork_guard: ForkGuard::current(),
         })
     }
 
@@ -140,7 +140,7 @@ impl Conductor {
 
     /// Closes an endpoint and waits until its handles are gone.
     pub fn remove(&self, id: u64) {
-        if !self.birth.is_here() {
+        if !self.fork_guard.is_owner() {
             return;
         }
         let (done, wait) = mpsc::channel();
@@ -170,7 +170,7 @@ impl Conductor {
 
     /// Stops the thread, closes every endpoint, the client, and the embedded driver.
     pub fn close(&self) {
-        if !self.birth.is_here() {
+        if !self.fork_guard.is_owner() {
             return;
         }
         self.command(Command::Stop);
@@ -184,7 +184,7 @@ impl Conductor {
 
 impl Drop for Conductor {
     fn drop(&mut self) {
-        if self.birth.is_here() {
+        if self.fork_guard.is_owner() {
             self.close();
         } else if let Ok(mut thread) = self.thread.try_lock() {
             std::mem::forget(thread.take());

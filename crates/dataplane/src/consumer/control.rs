@@ -127,8 +127,8 @@ impl Wanting {
             }
             Spoken::QosConsumer(qos) => {
                 let is_ours = Some(qos.consumer_id) == self.greeting.consumer_id();
-                let is_here = qos.stream_id == self.greeting.stream_id();
-                (Vec::new(), is_ours && is_here && !self.reports.contains(qos))
+                let is_current = qos.stream_id == self.greeting.stream_id();
+                (Vec::new(), is_ours && is_current && !self.reports.contains(qos))
             }
             _ => (Vec::new(), false),
         }
