@@ -7,9 +7,9 @@ macro_rules! drops {
         /// Why a frame, or a message about one, was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
-        pub enum Drop { $($(#[doc = $doc])+ $name,)+ }
+        pub enum DropReason { $($(#[doc = $doc])+ $name,)+ }
 
-        impl Drop {
+        impl DropReason {
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
             /// The name of the counter.
             pub const fn word(self) -> &'static str {
@@ -98,16 +98,16 @@ impl Default for DropCounters {
 
 impl DropCounters {
     #[inline]
-    pub fn add(&self, reason: Drop, count: u64) {
+    pub fn add(&self, reason: DropReason, count: u64) {
         self.0[reason as usize].fetch_add(count, Ordering::Relaxed);
     }
 
-    pub fn get(&self, reason: Drop) -> u64 {
+    pub fn get(&self, reason: DropReason) -> u64 {
         self.0[reason as usize].load(Ordering::Relaxed)
     }
 
     pub fn in_span(&self) -> u64 {
-        Drop::ALL.iter().filter(|d| d.in_span()).map(|d| self.get(*d)).sum()
+        DropReason::ALL.iter().filter(|d| d.in_span()).map(|d| self.get(*d)).sum()
     }
 }
 
@@ -118,15 +118,15 @@ mod tests {
     #[test]
     fn each_reason_has_its_own_counter_and_name() {
         let counters = DropCounters::default();
-        for (i, reason) in Drop::ALL.iter().enumerate() {
+        for (i, reason) in DropReason::ALL.iter().enumerate() {
             counters.add(*reason, i as u64 + 1);
         }
-        for (i, reason) in Drop::ALL.iter().enumerate() {
+        for (i, reason) in DropReason::ALL.iter().enumerate() {
             assert_eq!(counters.get(*reason), i as u64 + 1, "{}", reason.word());
         }
-        let mut words: Vec<_> = Drop::ALL.iter().map(|d| d.word()).collect();
+        let mut words: Vec<_> = DropReason::ALL.iter().map(|d| d.word()).collect();
         words.sort_unstable();
         words.dedup();
-        assert_eq!(words.len(), Drop::ALL.len());
+        assert_eq!(words.len(), DropReason::ALL.len());
     }
 }

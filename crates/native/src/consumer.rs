@@ -8,7 +8,7 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use tensorpool_core::consumer::announce_filter::Ignored;
-use tensorpool_core::drop_reason::Drop as Reason;
+use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::wire::driver::Role;
 use tensorpool_dataplane::consumer as plane;
@@ -293,7 +293,7 @@ impl Consumer {
         // Drops before received before span: whoever reads while frames flow sees a span that is
         // never smaller than what it is made of.
         let drops = PyDict::new(py);
-        for reason in Reason::ALL {
+        for reason in DropReason::ALL {
             drops.set_item(reason.word(), counters.drops.get(*reason))?;
         }
         dict.set_item("drops", drops)?;
@@ -378,5 +378,5 @@ impl Consumer {
 /// Every reason for a drop: name, meaning, and whether it is part of the span.
 #[pyfunction]
 pub fn drop_reasons() -> Vec<(&'static str, String, bool)> {
-    Reason::ALL.iter().map(|r| (r.word(), r.meaning().trim().to_owned(), r.in_span())).collect()
+    DropReason::ALL.iter().map(|r| (r.word(), r.meaning().trim().to_owned(), r.in_span())).collect()
 }

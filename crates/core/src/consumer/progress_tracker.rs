@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::drop_reason::Drop;
+use crate::drop_reason::DropReason;
 use crate::shm::epoch::Located;
 use crate::shm::tensor::Tensor;
 use crate::wire::control::ProgressState;
@@ -93,13 +93,13 @@ impl Follower {
         seq: u64,
         state: ProgressState,
         filled: u64,
-        slot: Result<Outline, Drop>,
+        slot: Result<Outline, DropReason>,
     ) -> Verdict {
         if seq < self.floor {
             return Verdict::Nothing;
         }
         // Only what is in the ring is remembered: numbers out of nowhere push nothing out of the table.
-        if let Err(Drop::Late | Drop::Stale) = slot {
+        if let Err(DropReason::Late | DropReason::Stale) = slot {
             return Verdict::Late;
         }
         let Some(rank) = rank(state) else { return Verdict::Refused };
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn a_header_that_breaks_a_rule_or_changes_is_refused() {
         let mut follower = Follower::default();
-        assert_eq!(follower.on_progress(1, Started, 0, Err(Drop::Progress)), Verdict::Refused);
+        assert_eq!(follower.on_progress(1, Started, 0, Err(DropReason::Progress)), Verdict::Refused);
         assert_eq!(follower.on_progress(1, Progress, 9, Ok(outline(0))), Verdict::Nothing);
         assert_eq!(follower.on_progress(2, Started, 0, Ok(outline(PROGRESS_UNIT_ROWS))), Verdict::News);
         assert_eq!(follower.on_progress(2, Progress, 9, Ok(outline(PROGRESS_UNIT_NONE))), Verdict::Refused);
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn a_slot_of_another_frame_says_nothing_of_this_one() {
         let mut follower = Follower::default();
-        for slot in [Drop::Late, Drop::Stale] {
+        for slot in [DropReason::Late, DropReason::Stale] {
             assert_eq!(follower.on_progress(u64::MAX, Progress, 9, Err(slot)), Verdict::Late);
         }
         assert!(follower.is_empty(), "nothing is remembered of it");
@@ -253,8 +253,8 @@ mod tests {
             let mut believed = BTreeMap::new();
             for (seq, state, filled, slot) in said {
                 let slot = match slot {
-                    0 => Err(Drop::Late),
-                    1 => Err(Drop::Strides),
+                    0 => Err(DropReason::Late),
+                    1 => Err(DropReason::Strides),
                     2 => Ok(outline(PROGRESS_UNIT_ROWS)),
                     _ => Ok(outline(0)),
                 };

@@ -3,19 +3,19 @@
 //! From the first sequence of a mapping on, `span = received + dropped by reason` holds at every
 //! moment. A sequence is seen once; what was jumped over is a drop of its own reason.
 
-use crate::drop_reason::Drop;
+use crate::drop_reason::DropReason;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// In order. The sequences jumped over (0 for none) are lost for the reason given.
     Next {
         missed: u64,
-        reason: Drop,
+        reason: DropReason,
     },
     /// In order, but older than the frame we resynchronise to.
     Behind {
         missed: u64,
-        reason: Drop,
+        reason: DropReason,
     },
     Duplicate,
     /// The sequence went backwards: the regions must be mapped anew (wire §15.2).
@@ -72,11 +72,11 @@ impl Tracker {
         self.last = Some(seq);
         self.span += missed + 1;
         let reason = if rested {
-            Drop::Rested
+            DropReason::Rested
         } else if missed > self.max_gap {
-            Drop::Resync
+            DropReason::Resync
         } else {
-            Drop::Gap
+            DropReason::Gap
         };
         if seq < self.resume_at { Step::Behind { missed, reason } } else { Step::Next { missed, reason } }
     }
@@ -104,9 +104,9 @@ mod tests {
     #[test]
     fn a_jump_is_a_gap_of_what_lies_between() {
         let mut t = Tracker::new(256);
-        assert_eq!(t.on_seq(10, false), Step::Next { missed: 0, reason: Drop::Gap });
-        assert_eq!(t.on_seq(14, false), Step::Next { missed: 3, reason: Drop::Gap });
-        assert_eq!(t.on_seq(20, true), Step::Next { missed: 5, reason: Drop::Rested });
+        assert_eq!(t.on_seq(10, false), Step::Next { missed: 0, reason: DropReason::Gap });
+        assert_eq!(t.on_seq(14, false), Step::Next { missed: 3, reason: DropReason::Gap });
+        assert_eq!(t.on_seq(20, true), Step::Next { missed: 5, reason: DropReason::Rested });
         assert_eq!(t.span(), 11);
     }
 
@@ -115,10 +115,10 @@ mod tests {
     fn too_far_behind_skips_to_the_newest() {
         let mut t = Tracker::new(256);
         t.on_seq(0, false);
-        assert_eq!(t.on_seq(300, false), Step::Next { missed: 299, reason: Drop::Resync });
+        assert_eq!(t.on_seq(300, false), Step::Next { missed: 299, reason: DropReason::Resync });
         t.on_overwritten(300, 300 + 257, 8);
-        assert_eq!(t.on_seq(301, false), Step::Behind { missed: 0, reason: Drop::Gap });
-        assert_eq!(t.on_seq(557, false), Step::Next { missed: 255, reason: Drop::Gap });
+        assert_eq!(t.on_seq(301, false), Step::Behind { missed: 0, reason: DropReason::Gap });
+        assert_eq!(t.on_seq(557, false), Step::Next { missed: 255, reason: DropReason::Gap });
     }
 
     #[test]
@@ -126,8 +126,8 @@ mod tests {
         let mut t = Tracker::new(256);
         t.on_seq(10, false);
         t.on_overwritten(10, 18, 8);
-        assert_eq!(t.on_seq(13, false), Step::Behind { missed: 2, reason: Drop::Gap });
-        assert_eq!(t.on_seq(14, false), Step::Next { missed: 0, reason: Drop::Gap });
+        assert_eq!(t.on_seq(13, false), Step::Behind { missed: 2, reason: DropReason::Gap });
+        assert_eq!(t.on_seq(14, false), Step::Next { missed: 0, reason: DropReason::Gap });
         t.on_overwritten(14, 14, 1);
         assert!(matches!(t.on_seq(15, false), Step::Next { .. }), "an older target does not count");
     }
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(t.on_seq(5, false), Step::Duplicate);
         assert_eq!(t.on_seq(4, false), Step::Regressed);
         t.reset();
-        assert_eq!(t.on_seq(0, false), Step::Next { missed: 0, reason: Drop::Gap });
+        assert_eq!(t.on_seq(0, false), Step::Next { missed: 0, reason: DropReason::Gap });
         assert_eq!(t.span(), 2);
     }
 

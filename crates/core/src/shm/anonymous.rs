@@ -51,7 +51,7 @@ impl Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drop_reason::Drop;
+    use crate::drop_reason::DropReason;
 
     const POOLS: [PoolSpec; 2] =
         [PoolSpec { pool_id: 2, stride_bytes: 4096 }, PoolSpec { pool_id: 1, stride_bytes: 64 }];
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(made.pool_id(1), 2, "the smallest comes first");
         assert!(!made.has_changed_hands());
         made.begin(3);
-        assert!(matches!(made.locate(3), Err(Drop::NotCommitted)));
+        assert!(matches!(made.locate(3), Err(DropReason::NotCommitted)));
         assert!(made.commit_described(3));
         // SAFETY: a page of the pool, which nobody else writes.
         unsafe { made.payload(1, 3).add(4095).write(7) };

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::checksum;
-use crate::drop_reason::Drop;
+use crate::drop_reason::DropReason;
 use crate::shm::containment::AllowedBases;
 use crate::shm::copy;
 use crate::shm::region::{Access, Fault, Judged, Region, RegionError};
@@ -233,13 +233,13 @@ impl Mapping {
 
     /// Reader: judges the frame `seq` by every rule, without waiting and without touching its payload.
     #[inline]
-    pub fn locate(&self, seq: u64) -> Result<Located, Drop> {
+    pub fn locate(&self, seq: u64) -> Result<Located, DropReason> {
         let bytes =
             seqlock::read(self.commit_word(seq), seq, || self.slot_bytes(seq)).map_err(|refusal| {
                 match refusal {
-                    Refusal::NotCommitted => Drop::NotCommitted,
-                    Refusal::Overwritten => Drop::Late,
-                    Refusal::Stale => Drop::Stale,
+                    Refusal::NotCommitted => DropReason::NotCommitted,
+                    Refusal::Overwritten => DropReason::Late,
+                    Refusal::Stale => DropReason::Stale,
                 }
             })?;
         let located = self.judge(seq, &bytes)?;
@@ -252,12 +252,12 @@ impl Mapping {
 
     /// Reader: judges the header of a frame that may still be filling. Of what it says, the time and the
     /// version of the metadata are settled only by the commit.
-    pub fn look_ahead(&self, seq: u64) -> Result<Located, Drop> {
+    pub fn look_ahead(&self, seq: u64) -> Result<Located, DropReason> {
         let word = self.commit_word(seq);
         let there = |belongs: bool| match self.seq_in_slot_of(seq) {
             _ if belongs => Ok(()),
-            other if other < seq => Err(Drop::Stale),
-            _ => Err(Drop::Late),
+            other if other < seq => Err(DropReason::Stale),
+            _ => Err(DropReason::Late),
         };
         there(seqlock::belongs(word, seq))?;
         let bytes = self.slot_bytes(seq);
@@ -297,11 +297,11 @@ impl Mapping {
 
     /// A slot's own rules, and those of the pool that it names.
     #[inline]
-    fn judge(&self, seq: u64, bytes: &[u8; HEADER_SLOT_BYTES]) -> Result<Located, Drop> {
+    fn judge(&self, seq: u64, bytes: &[u8; HEADER_SLOT_BYTES]) -> Result<Located, DropReason> {
         let info = slot::decode(bytes, self.index(seq))?;
-        let pool = self.pools.iter().position(|p| p.pool_id == info.pool_id).ok_or(Drop::PoolId)?;
+        let pool = self.pools.iter().position(|p| p.pool_id == info.pool_id).ok_or(DropReason::PoolId)?;
         if info.values_len_bytes > self.pools[pool].stride_bytes {
-            return Err(Drop::ValuesLen);
+            return Err(DropReason::ValuesLen);
         }
         Ok(Located { seq, pool: pool as u16, info })
     }

@@ -1,6 +1,6 @@
 //! One header slot: what the writer stores, what a reader may believe (wire §8).
 
-use crate::drop_reason::Drop;
+use crate::drop_reason::DropReason;
 use crate::shm::tensor::{Tensor, TensorSpec};
 use crate::wire::layout::*;
 
@@ -45,15 +45,15 @@ pub struct SlotInfo {
 }
 
 /// Judges a copy of a slot. `index` is the slot's own; pools are judged by the caller.
-pub fn decode(b: &[u8; HEADER_SLOT_BYTES], index: u32) -> Result<SlotInfo, Drop> {
+pub fn decode(b: &[u8; HEADER_SLOT_BYTES], index: u32) -> Result<SlotInfo, DropReason> {
     if get_u32(b, SLOT_HEADER_BYTES_LENGTH_AT) as usize != TENSOR_HEADER_ENCODED_LENGTH {
-        return Err(Drop::HeaderLength);
+        return Err(DropReason::HeaderLength);
     }
     if get_u32(b, SLOT_HEADER_PAYLOAD_OFFSET) != 0 {
-        return Err(Drop::PayloadOffset);
+        return Err(DropReason::PayloadOffset);
     }
     if get_u32(b, SLOT_HEADER_PAYLOAD_SLOT) != index {
-        return Err(Drop::PayloadSlot);
+        return Err(DropReason::PayloadSlot);
     }
     let values_len_bytes = get_u32(b, SLOT_HEADER_VALUES_LEN_BYTES);
     let tail: &[u8; TENSOR_HEADER_ENCODED_LENGTH] =
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!((info.pool_id, info.meta_version, info.values_len_bytes), (2, 9, 48));
     }
 
-    fn with(at: usize, byte: u8) -> Result<SlotInfo, Drop> {
+    fn with(at: usize, byte: u8) -> Result<SlotInfo, DropReason> {
         let mut b = fields().encode();
         b[at] = byte;
         decode(&b, 5)
@@ -104,21 +104,21 @@ mod tests {
     /// requirement: wire-8.2-10
     #[test]
     fn a_payload_offset_is_refused() {
-        assert_eq!(with(SLOT_HEADER_PAYLOAD_OFFSET + 3, 1), Err(Drop::PayloadOffset));
+        assert_eq!(with(SLOT_HEADER_PAYLOAD_OFFSET + 3, 1), Err(DropReason::PayloadOffset));
     }
 
     /// requirement: wire-8.2-19, wire-10.2.1-9, wire-15.5-1
     #[test]
     fn the_payload_slot_is_the_headers_own_index() {
-        assert_eq!(with(SLOT_HEADER_PAYLOAD_SLOT, 4), Err(Drop::PayloadSlot));
-        assert_eq!(with(SLOT_HEADER_PAYLOAD_SLOT + 3, 4), Err(Drop::PayloadSlot));
+        assert_eq!(with(SLOT_HEADER_PAYLOAD_SLOT, 4), Err(DropReason::PayloadSlot));
+        assert_eq!(with(SLOT_HEADER_PAYLOAD_SLOT + 3, 4), Err(DropReason::PayloadSlot));
     }
 
     /// requirement: wire-8.3-1
     #[test]
     fn the_embedded_length_is_exactly_192() {
         for length in [0, 191, 193, 255] {
-            assert_eq!(with(SLOT_HEADER_BYTES_LENGTH_AT, length), Err(Drop::HeaderLength));
+            assert_eq!(with(SLOT_HEADER_BYTES_LENGTH_AT, length), Err(DropReason::HeaderLength));
         }
     }
 

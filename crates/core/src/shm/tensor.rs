@@ -1,6 +1,6 @@
 //! The tensor header in a slot (wire §8.2): element type, order, shape, strides, and their rules.
 
-use crate::drop_reason::Drop;
+use crate::drop_reason::DropReason;
 use crate::wire::layout::*;
 
 /// Bytes of one element, or `None` for a type that is not in the registry (wire §15.8).
@@ -114,27 +114,27 @@ pub struct Tensor {
 
 impl Tensor {
     /// Judges the 192 bytes of `headerBytes` against a payload of `values_len` bytes.
-    pub fn decode(bytes: &[u8; TENSOR_HEADER_ENCODED_LENGTH], values_len: u32) -> Result<Self, Drop> {
+    pub fn decode(bytes: &[u8; TENSOR_HEADER_ENCODED_LENGTH], values_len: u32) -> Result<Self, DropReason> {
         if get_u16(bytes, MESSAGE_HEADER_SCHEMA_ID) != WIRE_SCHEMA_ID
             || get_u16(bytes, MESSAGE_HEADER_TEMPLATE_ID) != TENSOR_HEADER_TEMPLATE_ID
             || get_u16(bytes, MESSAGE_HEADER_VERSION) != WIRE_SCHEMA_VERSION
         {
-            return Err(Drop::HeaderMessage);
+            return Err(DropReason::HeaderMessage);
         }
         if get_u16(bytes, MESSAGE_HEADER_BLOCK_LENGTH) != TENSOR_HEADER_BLOCK_LENGTH {
-            return Err(Drop::HeaderLength);
+            return Err(DropReason::HeaderLength);
         }
         let b = &bytes[MESSAGE_HEADER_LENGTH..];
         let dtype = get_i16(b, TENSOR_HEADER_DTYPE);
-        let item = item_size(dtype).ok_or(Drop::Dtype)?;
+        let item = item_size(dtype).ok_or(DropReason::Dtype)?;
         let major_order = get_i16(b, TENSOR_HEADER_MAJOR_ORDER);
         if major_order != MAJOR_ORDER_ROW && major_order != MAJOR_ORDER_COLUMN {
-            return Err(Drop::MajorOrder);
+            return Err(DropReason::MajorOrder);
         }
         let ndims = b[TENSOR_HEADER_NDIMS];
         let n = usize::from(ndims);
         if n == 0 || n > MAX_DIMS {
-            return Err(Drop::Ndims);
+            return Err(DropReason::Ndims);
         }
         let mut dims = [0i32; MAX_DIMS];
         let mut declared = [0i32; MAX_DIMS];
@@ -142,14 +142,14 @@ impl Tensor {
             dims[i] = get_i32(b, TENSOR_HEADER_DIMS + 4 * i);
             declared[i] = get_i32(b, TENSOR_HEADER_STRIDES + 4 * i);
             if dims[i] < 0 {
-                return Err(Drop::Dims);
+                return Err(DropReason::Dims);
             }
         }
         let (strides, extent) = resolve(&dims[..n], &declared[..n], major_order, item)?;
         let progress_unit = b[TENSOR_HEADER_PROGRESS_UNIT];
         check_progress(progress_unit, get_u32(b, TENSOR_HEADER_PROGRESS_STRIDE_BYTES), &strides[..n])?;
         if extent > u64::from(values_len) {
-            return Err(Drop::Extent);
+            return Err(DropReason::Extent);
         }
         Ok(Self { dtype, major_order, ndims, dims, strides, progress_unit })
     }
@@ -164,7 +164,12 @@ impl Tensor {
 /// From the innermost dimension outwards each stride must clear all that lies inside it: that is
 /// both "no overlap" and "agrees with the major order". A dimension of size 1 or 0 steps nowhere,
 /// so what it declares is not judged, except that negative strides are refused always.
-fn resolve(dims: &[i32], declared: &[i32], order: i16, item: u32) -> Result<([i64; MAX_DIMS], u64), Drop> {
+fn resolve(
+    dims: &[i32],
+    declared: &[i32],
+    order: i16,
+    item: u32,
+) -> Result<([i64; MAX_DIMS], u64), DropReason> {
     let n = dims.len();
     let mut strides = [0i64; MAX_DIMS];
     let mut inner = i64::from(item);
@@ -174,32 +179,32 @@ fn resolve(dims: &[i32], declared: &[i32], order: i16, item: u32) -> Result<([i6
         let i = if order == MAJOR_ORDER_ROW { n - 1 - step } else { step };
         let (dim, stride) = (i64::from(dims[i]), i64::from(declared[i]));
         if stride < 0 {
-            return Err(Drop::Strides);
+            return Err(DropReason::Strides);
         }
         let stride = if stride == 0 || dim <= 1 { inner } else { stride };
         if stride < inner {
-            return Err(Drop::Strides);
+            return Err(DropReason::Strides);
         }
         strides[i] = stride;
         empty |= dim == 0;
         if dim > 1 {
-            last = (dim - 1).checked_mul(stride).and_then(|x| x.checked_add(last)).ok_or(Drop::Dims)?;
+            last = (dim - 1).checked_mul(stride).and_then(|x| x.checked_add(last)).ok_or(DropReason::Dims)?;
         }
-        inner = stride.checked_mul(dim.max(1)).ok_or(Drop::Dims)?;
+        inner = stride.checked_mul(dim.max(1)).ok_or(DropReason::Dims)?;
     }
-    let extent = if empty { 0 } else { last.checked_add(i64::from(item)).ok_or(Drop::Dims)? };
+    let extent = if empty { 0 } else { last.checked_add(i64::from(item)).ok_or(DropReason::Dims)? };
     Ok((strides, extent as u64))
 }
 
 /// Rows are dimension 0, columns dimension 1: the declared stride must be that dimension's.
-fn check_progress(unit: u8, stride: u32, strides: &[i64]) -> Result<(), Drop> {
+fn check_progress(unit: u8, stride: u32, strides: &[i64]) -> Result<(), DropReason> {
     let axis = match unit {
         PROGRESS_UNIT_NONE => return Ok(()),
         PROGRESS_UNIT_ROWS => 0,
         PROGRESS_UNIT_COLUMNS => 1.min(strides.len() - 1),
-        _ => return Err(Drop::Progress),
+        _ => return Err(DropReason::Progress),
     };
-    if stride == 0 || i64::from(stride) != strides[axis] { Err(Drop::Progress) } else { Ok(()) }
+    if stride == 0 || i64::from(stride) != strides[axis] { Err(DropReason::Progress) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -218,13 +223,13 @@ mod tests {
         header(TensorSpec::new(DTYPE_UINT16, MAJOR_ORDER_ROW, &U16).unwrap())
     }
 
-    fn with(at: usize, value: &[u8]) -> Result<Tensor, Drop> {
+    fn with(at: usize, value: &[u8]) -> Result<Tensor, DropReason> {
         let mut bytes = good();
         bytes[MESSAGE_HEADER_LENGTH + at..MESSAGE_HEADER_LENGTH + at + value.len()].copy_from_slice(value);
         Tensor::decode(&bytes, 48)
     }
 
-    fn with_strides(order: i16, shape: &[usize], strides: &[i32], len: u32) -> Result<Tensor, Drop> {
+    fn with_strides(order: i16, shape: &[usize], strides: &[i32], len: u32) -> Result<Tensor, DropReason> {
         let mut bytes = header(TensorSpec::new(DTYPE_UINT16, order, shape).unwrap());
         for (i, s) in strides.iter().enumerate() {
             put_i32(&mut bytes, MESSAGE_HEADER_LENGTH + TENSOR_HEADER_STRIDES + 4 * i, *s);
@@ -262,7 +267,7 @@ mod tests {
     #[test]
     fn one_to_eight_dimensions_pass() {
         for n in [0, 9, 255] {
-            assert_eq!(with(TENSOR_HEADER_NDIMS, &[n]), Err(Drop::Ndims));
+            assert_eq!(with(TENSOR_HEADER_NDIMS, &[n]), Err(DropReason::Ndims));
         }
         assert!(TensorSpec::new(DTYPE_UINT8, MAJOR_ORDER_ROW, &[]).is_none());
         assert!(TensorSpec::new(DTYPE_UINT8, MAJOR_ORDER_ROW, &[1; 9]).is_none());
@@ -273,12 +278,12 @@ mod tests {
     #[test]
     fn unknown_types_and_orders_are_refused() {
         for dtype in [0i16, 12, 15, -1, 255] {
-            assert_eq!(with(TENSOR_HEADER_DTYPE, &dtype.to_le_bytes()), Err(Drop::Dtype));
+            assert_eq!(with(TENSOR_HEADER_DTYPE, &dtype.to_le_bytes()), Err(DropReason::Dtype));
         }
         for order in [0i16, 3, -1] {
-            assert_eq!(with(TENSOR_HEADER_MAJOR_ORDER, &order.to_le_bytes()), Err(Drop::MajorOrder));
+            assert_eq!(with(TENSOR_HEADER_MAJOR_ORDER, &order.to_le_bytes()), Err(DropReason::MajorOrder));
         }
-        assert_eq!(with(TENSOR_HEADER_PROGRESS_UNIT, &[3]), Err(Drop::Progress));
+        assert_eq!(with(TENSOR_HEADER_PROGRESS_UNIT, &[3]), Err(DropReason::Progress));
     }
 
     /// requirement: wire-15.8-2
@@ -297,10 +302,14 @@ mod tests {
         assert!(with_strides(MAJOR_ORDER_ROW, &U16, &[16, 2], 62).is_ok());
         assert!(with_strides(MAJOR_ORDER_ROW, &U16, &[16, 0], 62).is_ok());
         for strides in [[10, 2], [2, 8], [12, -2], [-12, 2], [12, 1]] {
-            assert_eq!(with_strides(MAJOR_ORDER_ROW, &U16, &strides, 99), Err(Drop::Strides), "{strides:?}");
+            assert_eq!(
+                with_strides(MAJOR_ORDER_ROW, &U16, &strides, 99),
+                Err(DropReason::Strides),
+                "{strides:?}"
+            );
         }
         assert!(with_strides(MAJOR_ORDER_COLUMN, &U16, &[2, 8], 48).is_ok());
-        assert_eq!(with_strides(MAJOR_ORDER_COLUMN, &U16, &[12, 2], 99), Err(Drop::Strides));
+        assert_eq!(with_strides(MAJOR_ORDER_COLUMN, &U16, &[12, 2], 99), Err(DropReason::Strides));
         assert!(with_strides(MAJOR_ORDER_ROW, &[1, 6], &[2, 2], 12).is_ok(), "a single row steps nowhere");
     }
 
@@ -332,14 +341,14 @@ mod tests {
 
     #[test]
     fn a_tensor_larger_than_its_payload_is_refused() {
-        assert_eq!(Tensor::decode(&good(), 47), Err(Drop::Extent));
-        assert_eq!(with_strides(MAJOR_ORDER_ROW, &U16, &[16, 2], 59), Err(Drop::Extent));
+        assert_eq!(Tensor::decode(&good(), 47), Err(DropReason::Extent));
+        assert_eq!(with_strides(MAJOR_ORDER_ROW, &U16, &[16, 2], 59), Err(DropReason::Extent));
         assert!(with_strides(MAJOR_ORDER_ROW, &U16, &[16, 2], 60).is_ok());
-        assert_eq!(with(TENSOR_HEADER_DIMS, &[0xFF; 4]), Err(Drop::Dims));
+        assert_eq!(with(TENSOR_HEADER_DIMS, &[0xFF; 4]), Err(DropReason::Dims));
         let huge = [i32::MAX.to_le_bytes(), i32::MAX.to_le_bytes()].concat();
-        assert_eq!(with(TENSOR_HEADER_DIMS, &huge), Err(Drop::Extent));
+        assert_eq!(with(TENSOR_HEADER_DIMS, &huge), Err(DropReason::Extent));
         let shape = [i32::MAX as usize; 8];
-        assert_eq!(with_strides(MAJOR_ORDER_ROW, &shape, &[], 1), Err(Drop::Dims));
+        assert_eq!(with_strides(MAJOR_ORDER_ROW, &shape, &[], 1), Err(DropReason::Dims));
         assert!(with(TENSOR_HEADER_DIMS, &[0; 4]).is_ok(), "an empty tensor needs no bytes");
     }
 
@@ -352,9 +361,9 @@ mod tests {
         };
         assert!(progress(PROGRESS_UNIT_ROWS, 12).is_ok());
         assert!(progress(PROGRESS_UNIT_COLUMNS, 2).is_ok());
-        assert_eq!(progress(PROGRESS_UNIT_ROWS, 0), Err(Drop::Progress));
-        assert_eq!(progress(PROGRESS_UNIT_ROWS, 2), Err(Drop::Progress));
-        assert_eq!(progress(PROGRESS_UNIT_COLUMNS, 12), Err(Drop::Progress));
+        assert_eq!(progress(PROGRESS_UNIT_ROWS, 0), Err(DropReason::Progress));
+        assert_eq!(progress(PROGRESS_UNIT_ROWS, 2), Err(DropReason::Progress));
+        assert_eq!(progress(PROGRESS_UNIT_COLUMNS, 12), Err(DropReason::Progress));
         assert!(progress(PROGRESS_UNIT_NONE, 99).is_ok());
     }
 
@@ -362,10 +371,10 @@ mod tests {
     #[test]
     fn the_embedded_message_must_be_this_one() {
         for (at, drop) in [
-            (MESSAGE_HEADER_SCHEMA_ID, Drop::HeaderMessage),
-            (MESSAGE_HEADER_TEMPLATE_ID, Drop::HeaderMessage),
-            (MESSAGE_HEADER_VERSION, Drop::HeaderMessage),
-            (MESSAGE_HEADER_BLOCK_LENGTH, Drop::HeaderLength),
+            (MESSAGE_HEADER_SCHEMA_ID, DropReason::HeaderMessage),
+            (MESSAGE_HEADER_TEMPLATE_ID, DropReason::HeaderMessage),
+            (MESSAGE_HEADER_VERSION, DropReason::HeaderMessage),
+            (MESSAGE_HEADER_BLOCK_LENGTH, DropReason::HeaderLength),
         ] {
             let mut bytes = good();
             bytes[at] ^= 1;

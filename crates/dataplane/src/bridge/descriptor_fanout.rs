@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tensorpool_core::drop_reason::Drop as Reason;
+use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::wire::descriptor::{FrameDescriptor, Seen};
 
 use crate::aeron::channels::untethered;
@@ -81,7 +81,7 @@ impl Ears {
                     }
                 }
                 Seen::Malformed => {
-                    fed.values().for_each(|one| one.consumer.counters().drops.add(Reason::Malformed, 1));
+                    fed.values().for_each(|one| one.consumer.counters().drops.add(DropReason::Malformed, 1));
                 }
                 Seen::Other => {}
             });

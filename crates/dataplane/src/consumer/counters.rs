@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tensorpool_core::consumer::announce_filter::Ignored;
 use tensorpool_core::consumer::latency::Latency;
-use tensorpool_core::drop_reason::{Drop as Reason, DropCounters};
+use tensorpool_core::drop_reason::{DropCounters, DropReason};
 
 /// received + the drops in span = the span of sequences seen.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ impl Counters {
     /// A frame handed out turned out overwritten after use: it was not received after all.
     pub fn received_to_late(&self) {
         self.received.fetch_sub(1, Ordering::Relaxed);
-        self.drops.add(Reason::Late, 1);
+        self.drops.add(DropReason::Late, 1);
     }
 
     pub fn ignored(&self, why: Ignored) -> &AtomicU64 {

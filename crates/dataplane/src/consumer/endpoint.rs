@@ -5,7 +5,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tensorpool_core::consumer::announce_filter::{Action, Held, Ignored};
 use tensorpool_core::consumer::hello_state;
-use tensorpool_core::drop_reason::Drop as Reason;
+use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::epoch::Mapping;
 use tensorpool_core::wire::announce::PoolAnnounce;
@@ -282,7 +282,7 @@ impl Endpoint for Consumer {
             let Some(mapping) = &state.mapping else { return };
             (mapping.epoch, state.tracker.last_seq())
         };
-        let drops = |reasons: &[Reason]| reasons.iter().map(|r| self.counters.drops.get(*r)).sum();
+        let drops = |reasons: &[DropReason]| reasons.iter().map(|r| self.counters.drops.get(*r)).sum();
         let mut wanting = self.wanting();
         let standing = wanting.standing(true);
         let qos = QosConsumer {
@@ -290,8 +290,8 @@ impl Endpoint for Consumer {
             consumer_id: standing.consumer_id.unwrap_or(0),
             epoch,
             last_seq_seen: last_seq.unwrap_or(NULL_U64),
-            drops_gap: drops(&[Reason::Gap, Reason::Resync, Reason::Rested, Reason::Paused]),
-            drops_late: drops(&[Reason::Late, Reason::NotCommitted, Reason::Stale]),
+            drops_gap: drops(&[DropReason::Gap, DropReason::Resync, DropReason::Rested, DropReason::Paused]),
+            drops_late: drops(&[DropReason::Late, DropReason::NotCommitted, DropReason::Stale]),
             mode: standing.mode,
         };
         wanting.report(qos, now_ns, send);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tensorpool_core::consumer::hello_state::Wanted;
-use tensorpool_core::drop_reason::Drop as Reason;
+use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::lease::attachment::Terms;
 use tensorpool_core::shm::epoch::Mapping;
 use tensorpool_core::wire::descriptor::{FrameDescriptor, Seen};
@@ -211,7 +211,7 @@ impl Consumer {
         for _ in 0..64 {
             let taken = self.drain(self.lock(), 1024, |_, counters, descriptor| {
                 if newest.replace(descriptor).is_some() {
-                    counters.drops.add(Reason::Skipped, 1);
+                    counters.drops.add(DropReason::Skipped, 1);
                 }
             });
             if taken == 0 {
@@ -340,7 +340,7 @@ impl Consumer {
             }
             Seen::Descriptor(_) | Seen::Other => true,
             Seen::Malformed => {
-                counters.drops.add(Reason::Malformed, 1);
+                counters.drops.add(DropReason::Malformed, 1);
                 true
             }
         })

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tensorpool_core::consumer::announce_filter::Judge;
 use tensorpool_core::consumer::sequence_tracker::{Step, Tracker};
-use tensorpool_core::drop_reason::Drop as Reason;
+use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::shm::epoch::{Located, Mapping};
 use tensorpool_core::wire::descriptor::FrameDescriptor;
 use tensorpool_core::wire::hello::Lane;
@@ -32,7 +32,7 @@ pub struct Frame {
 /// Hears which sequences a reader does not hand out, in the order of the stream. Nobody: nothing is done.
 pub trait Witness {
     #[inline]
-    fn lost(&mut self, _epoch: u64, _first_seq: u64, _count: u64, _reason: Reason) {}
+    fn lost(&mut self, _epoch: u64, _first_seq: u64, _count: u64, _reason: DropReason) {}
     /// A frame of another epoch than the mapped one.
     #[inline]
     fn elsewhere(&mut self, _epoch: u64, _seq: u64) {}
@@ -199,13 +199,13 @@ impl Reading {
         // Unmapped in the middle of an epoch, its frames are still part of that epoch's span.
         let paused = match &self.mapping {
             None if self.tracked != Some(d.epoch) => {
-                counters.drops.add(Reason::Unmapped, 1);
+                counters.drops.add(DropReason::Unmapped, 1);
                 witness.elsewhere(d.epoch, d.seq);
                 return false;
             }
             None => true,
             Some(mapping) if d.epoch != mapping.epoch => {
-                counters.drops.add(Reason::Epoch, 1);
+                counters.drops.add(DropReason::Epoch, 1);
                 witness.elsewhere(d.epoch, d.seq);
                 return false;
             }
@@ -222,11 +222,11 @@ impl Reading {
             Step::Next { missed, reason } => (missed, reason, false),
             Step::Behind { missed, reason } => (missed, reason, true),
             Step::Duplicate => {
-                counters.drops.add(Reason::Duplicate, 1);
+                counters.drops.add(DropReason::Duplicate, 1);
                 return false;
             }
             Step::Regressed => {
-                counters.drops.add(Reason::Regressed, 1);
+                counters.drops.add(DropReason::Regressed, 1);
                 self.mapping = None;
                 self.tracked = None;
                 self.tracker.reset();
@@ -234,7 +234,9 @@ impl Reading {
             }
         };
         let reason = match reason {
-            Reason::Gap | Reason::Resync if self.limited || self.was_limited => Reason::RateLimited,
+            DropReason::Gap | DropReason::Resync if self.limited || self.was_limited => {
+                DropReason::RateLimited
+            }
             other => other,
         };
         self.was_limited &= missed > 0;
@@ -244,11 +246,11 @@ impl Reading {
             witness.lost(d.epoch, d.seq - missed, missed, reason);
         }
         if paused {
-            counters.drops.add(Reason::Paused, 1);
-            witness.lost(d.epoch, d.seq, 1, Reason::Paused);
+            counters.drops.add(DropReason::Paused, 1);
+            witness.lost(d.epoch, d.seq, 1, DropReason::Paused);
         } else if behind {
-            counters.drops.add(Reason::Resync, 1);
-            witness.lost(d.epoch, d.seq, 1, Reason::Resync);
+            counters.drops.add(DropReason::Resync, 1);
+            witness.lost(d.epoch, d.seq, 1, DropReason::Resync);
         }
         !behind && !paused
     }
@@ -263,14 +265,14 @@ impl Reading {
     ) -> Option<Frame> {
         let Some(mapping) = self.mapping.as_ref().filter(|m| m.epoch == d.epoch) else {
             // Unmapped or mapped anew since the descriptor: it is in the span, so it must be accounted.
-            counters.drops.add(Reason::Late, 1);
-            witness.lost(d.epoch, d.seq, 1, Reason::Late);
+            counters.drops.add(DropReason::Late, 1);
+            witness.lost(d.epoch, d.seq, 1, DropReason::Late);
             return None;
         };
         // What was said of it went backwards: it is not to be trusted, whole or not (wire §10.2.2).
         if self.following.as_ref().is_some_and(|f| f.follower.is_dropped(d.seq)) {
-            counters.drops.add(Reason::Progress, 1);
-            witness.lost(d.epoch, d.seq, 1, Reason::Progress);
+            counters.drops.add(DropReason::Progress, 1);
+            witness.lost(d.epoch, d.seq, 1, DropReason::Progress);
             return None;
         }
         match mapping.locate(d.seq) {
@@ -286,7 +288,7 @@ impl Reading {
             Err(reason) => {
                 counters.drops.add(reason, 1);
                 witness.lost(d.epoch, d.seq, 1, reason);
-                if reason == Reason::Late {
+                if reason == DropReason::Late {
                     self.on_overwritten(d.seq);
                 }
                 None

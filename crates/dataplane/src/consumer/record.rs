@@ -1,7 +1,7 @@
 //! A consumer whose frames are kept: copied out of their slots into a recorder's arenas, and what is lost noted
 //! beside them.
 
-use tensorpool_core::drop_reason::Drop as Reason;
+use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::os::time::realtime_ns;
 use tensorpool_core::recording::rows::Row;
 use tensorpool_core::recording::stream_buffer::Track;
@@ -15,7 +15,7 @@ const ONE_LOOK: usize = 64;
 const ONE_LOOK_BYTES: usize = 4 << 20;
 
 impl Witness for Track {
-    fn lost(&mut self, epoch: u64, first_seq: u64, count: u64, reason: Reason) {
+    fn lost(&mut self, epoch: u64, first_seq: u64, count: u64, reason: DropReason) {
         Track::lost(self, epoch, first_seq, count, reason.word());
     }
 
@@ -50,7 +50,7 @@ fn keep_frame(track: &mut Track, frame: &Frame) -> bool {
     };
     // SAFETY: `begin` made room for the payload, in memory that nobody else knows of.
     let Some(crc32c) = (unsafe { frame.mapping.copy_out_summed(located, at) }) else {
-        Track::lost(track, epoch, located.seq, 1, Reason::Late.word());
+        Track::lost(track, epoch, located.seq, 1, DropReason::Late.word());
         return false;
     };
     let (info, tensor) = (&located.info, &located.info.tensor);

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
-use tensorpool_core::drop_reason::Drop as Reason;
+use tensorpool_core::drop_reason::DropReason;
 
 use super::Consumer;
 
@@ -35,7 +35,7 @@ impl Consumer {
 
     fn reasons(&self, in_span: bool) -> String {
         let mut out = String::new();
-        for reason in Reason::ALL.iter().filter(|r| r.in_span() == in_span) {
+        for reason in DropReason::ALL.iter().filter(|r| r.in_span() == in_span) {
             let count = self.counters.drops.get(*reason);
             if count > 0 {
                 let comma = if out.is_empty() { "" } else { "," };

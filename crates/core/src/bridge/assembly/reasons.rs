@@ -1,6 +1,6 @@
 //! Why chunks are not used, and why frames of which chunks came are not delivered: each has its counter.
 
-use crate::drop_reason::Drop;
+use crate::drop_reason::DropReason;
 use crate::wire::chunk::reasons;
 
 reasons! {
@@ -59,10 +59,10 @@ reasons! {
 
 impl Loss {
     /// The header's own fault, in the few classes that matter here.
-    pub fn of_header(drop: Drop) -> Self {
-        match drop {
-            Drop::HeaderLength | Drop::HeaderMessage => Self::Kind,
-            Drop::PayloadOffset => Self::PayloadOffset,
+    pub fn of_header(reason: DropReason) -> Self {
+        match reason {
+            DropReason::HeaderLength | DropReason::HeaderMessage => Self::Kind,
+            DropReason::PayloadOffset => Self::PayloadOffset,
             _ => Self::Tensor,
         }
     }
