@@ -12,7 +12,7 @@ macro_rules! drops {
         impl DropReason {
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
             /// The name of the counter.
-            pub const fn word(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $word,)+ }
             }
             /// What the counter counts, for people.
@@ -122,11 +122,11 @@ mod tests {
             counters.add(*reason, i as u64 + 1);
         }
         for (i, reason) in DropReason::ALL.iter().enumerate() {
-            assert_eq!(counters.get(*reason), i as u64 + 1, "{}", reason.word());
+            assert_eq!(counters.get(*reason), i as u64 + 1, "{}", reason.as_str());
         }
-        let mut words: Vec<_> = DropReason::ALL.iter().map(|d| d.word()).collect();
-        words.sort_unstable();
-        words.dedup();
-        assert_eq!(words.len(), DropReason::ALL.len());
+        let mut names: Vec<_> = DropReason::ALL.iter().map(|d| d.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), DropReason::ALL.len());
     }
 }

@@ -108,7 +108,7 @@ impl Lease {
                     Revocation::NotOurs => Turn::Nothing,
                     Revocation::ProducerGone => Turn::ProducerGone(revoked.lease.client_id),
                     Revocation::Ours => {
-                        let mut detail = revoked.reason.word().to_owned();
+                        let mut detail = revoked.reason.as_str().to_owned();
                         if !revoked.message.is_empty() {
                             detail = format!("{detail}: {}", revoked.message);
                         }

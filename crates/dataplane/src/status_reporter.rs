@@ -174,7 +174,7 @@ fn json(consumer: &Consumer, received: u64, dropped: u64, told: &Told) -> String
     format!(
         r#"{{"stream_id":{},"consumer_id":{consumer_id},"since":"{}",{},"left_out":{},"received":{received},"dropped":{dropped},"life":{{{}}}}}"#,
         consumer.stream_id(),
-        told.since.word().unwrap_or("nothing"),
+        told.since.as_str().unwrap_or("nothing"),
         figures(&told.last),
         told.left_out,
         figures(&told.life),

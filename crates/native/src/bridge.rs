@@ -28,7 +28,7 @@ fn unmapped(stream_id: u32) -> PyErr {
 fn losses<'py>(py: Python<'py>, lost: &[u64; Loss::COUNT]) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     for why in Loss::ALL {
-        dict.set_item(why.word(), lost[*why as usize])?;
+        dict.set_item(why.as_str(), lost[*why as usize])?;
     }
     Ok(dict)
 }
@@ -275,7 +275,7 @@ impl BridgeReceiver {
         dict.set_item("lost", losses(py, &tally.lost)?)?;
         let ignored = PyDict::new(py);
         for why in Ignored::ALL {
-            ignored.set_item(why.word(), tally.ignored(*why))?;
+            ignored.set_item(why.as_str(), tally.ignored(*why))?;
         }
         dict.set_item("chunks_ignored", ignored)?;
         Ok(dict)
@@ -325,7 +325,7 @@ impl BridgeReceiver {
         let (faults, unmapped, fragments, words) = py.detach(|| self.receiver.totals());
         let dict = PyDict::new(py);
         for fault in Fault::ALL {
-            dict.set_item(fault.word(), faults[*fault as usize])?;
+            dict.set_item(fault.as_str(), faults[*fault as usize])?;
         }
         dict.set_item("unmapped", unmapped)?;
         dict.set_item("fragments", fragments)?;
@@ -374,5 +374,5 @@ pub fn parse_fallback(text: &str) -> PyResult<(String, Place, Place, u32)> {
 /// Why frames are lost at a receiver: (name, meaning, whether a chunk of it never came).
 #[pyfunction]
 pub fn bridge_reasons() -> Vec<(&'static str, &'static str, bool)> {
-    Loss::ALL.iter().map(|why| (why.word(), why.meaning().trim(), why.is_incomplete())).collect()
+    Loss::ALL.iter().map(|why| (why.as_str(), why.meaning().trim(), why.is_incomplete())).collect()
 }

@@ -294,7 +294,7 @@ impl Consumer {
         // never smaller than what it is made of.
         let drops = PyDict::new(py);
         for reason in DropReason::ALL {
-            drops.set_item(reason.word(), counters.drops.get(*reason))?;
+            drops.set_item(reason.as_str(), counters.drops.get(*reason))?;
         }
         dict.set_item("drops", drops)?;
         dict.set_item("received", counters.received.load(Ordering::Relaxed))?;
@@ -304,7 +304,7 @@ impl Consumer {
         dict.set_item("refused", counters.refused.load(Ordering::Acquire))?;
         let ignored = PyDict::new(py);
         for why in [Ignored::BeforeJoin, Ignored::Stale, Ignored::OlderEpoch, Ignored::Layout] {
-            ignored.set_item(why.word(), counters.ignored(why).load(Ordering::Relaxed))?;
+            ignored.set_item(why.as_str(), counters.ignored(why).load(Ordering::Relaxed))?;
         }
         dict.set_item("announces_ignored", ignored)?;
         dict.set_item("progress", PyDict::from_sequence(&progress::counters(counters).into_pyobject(py)?)?)?;
@@ -316,7 +316,7 @@ impl Consumer {
         errors::check_fork(py, self.fork_guard)?;
         let told = py.detach(|| self.consumer.counters().latency.told());
         let dict = PyDict::new(py);
-        dict.set_item("since", told.since.word())?;
+        dict.set_item("since", told.since.as_str())?;
         dict.set_item("left_out", told.left_out)?;
         for (name, s) in [("life", told.life), ("last", told.last)] {
             dict.set_item(name, (s.count, s.p50, s.p99, s.max))?;
@@ -378,5 +378,5 @@ impl Consumer {
 /// Every reason for a drop: name, meaning, and whether it is part of the span.
 #[pyfunction]
 pub fn drop_reasons() -> Vec<(&'static str, String, bool)> {
-    DropReason::ALL.iter().map(|r| (r.word(), r.meaning().trim().to_owned(), r.in_span())).collect()
+    DropReason::ALL.iter().map(|r| (r.as_str(), r.meaning().trim().to_owned(), r.in_span())).collect()
 }

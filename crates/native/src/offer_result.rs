@@ -20,7 +20,7 @@ impl Offered {
 impl Offered {
     #[getter]
     fn outcome(&self) -> &'static str {
-        self.offered.outcome.word()
+        self.offered.outcome.as_str()
     }
 
     #[getter]

@@ -87,7 +87,7 @@ pub fn standing<'py>(py: Python<'py>, standing: &Standing) -> PyResult<Bound<'py
     dict.set_item("on_own", standing.on_own)?;
     let control = standing.control.as_ref().map(|l| (l.channel.as_str(), l.stream_id));
     dict.set_item("control", control)?;
-    dict.set_item("phase", standing.phase.map(Phase::word))?;
+    dict.set_item("phase", standing.phase.map(Phase::as_str))?;
     dict.set_item("fallback_uri", standing.fallback_uri.as_deref())?;
     dict.set_item("declined", standing.declined)?;
     Ok(dict)

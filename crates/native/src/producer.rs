@@ -289,7 +289,7 @@ impl Producer {
                 }
                 _ => "the producer is closed".to_owned(),
             };
-            errors::raise(py, "ClaimRefused", &message, |f| f.set_item("outcome", outcome.word()))
+            errors::raise(py, "ClaimRefused", &message, |f| f.set_item("outcome", outcome.as_str()))
         })?;
         Ok(Slot::new(this.producer.clone(), claim, spec, tags, meter, extension, this.fork_guard))
     }

@@ -46,7 +46,7 @@ pub enum Ignored {
 }
 
 impl Ignored {
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::BeforeJoin => "before_join",
             Self::Stale => "stale",

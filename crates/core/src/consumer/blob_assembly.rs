@@ -57,7 +57,7 @@ impl Discard {
         Self::Stray,
     ];
 
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Gap => "gap",
             Self::Overlap => "overlap",

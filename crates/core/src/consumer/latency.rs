@@ -33,7 +33,7 @@ pub enum Since {
 }
 
 impl Since {
-    pub const fn word(self) -> Option<&'static str> {
+    pub const fn as_str(self) -> Option<&'static str> {
         match self {
             Self::Nothing => None,
             Self::Publish => Some("publish"),
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(latency.told().since, Since::Mixed);
         let by_slot = Latency::default();
         by_slot.record(None, 100, 110);
-        assert_eq!((by_slot.told().since.word(), by_slot.told().life.max), (Some("capture"), 10));
+        assert_eq!((by_slot.told().since.as_str(), by_slot.told().life.max), (Some("capture"), 10));
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unmapped => "unmapped",
             Self::Mapped => "mapped",

@@ -59,7 +59,7 @@ macro_rules! reasons {
             pub const COUNT: usize = Self::ALL.len();
 
             /// The name of the counter.
-            pub const fn word(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $word,)+ }
             }
 

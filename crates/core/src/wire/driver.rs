@@ -188,7 +188,7 @@ pub enum RevokeReason {
 }
 
 impl RevokeReason {
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Detached => "detached",
             Self::Expired => "expired",

@@ -16,7 +16,7 @@ const ONE_LOOK_BYTES: usize = 4 << 20;
 
 impl Witness for Track {
     fn lost(&mut self, epoch: u64, first_seq: u64, count: u64, reason: DropReason) {
-        Track::lost(self, epoch, first_seq, count, reason.word());
+        Track::lost(self, epoch, first_seq, count, reason.as_str());
     }
 
     fn elsewhere(&mut self, epoch: u64, seq: u64) {
@@ -50,7 +50,7 @@ fn keep_frame(track: &mut Track, frame: &Frame) -> bool {
     };
     // SAFETY: `begin` made room for the payload, in memory that nobody else knows of.
     let Some(crc32c) = (unsafe { frame.mapping.copy_out_summed(located, at) }) else {
-        Track::lost(track, epoch, located.seq, 1, DropReason::Late.word());
+        Track::lost(track, epoch, located.seq, 1, DropReason::Late.as_str());
         return false;
     };
     let (info, tensor) = (&located.info, &located.info.tensor);

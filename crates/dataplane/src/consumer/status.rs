@@ -39,7 +39,7 @@ impl Consumer {
             let count = self.counters.drops.get(*reason);
             if count > 0 {
                 let comma = if out.is_empty() { "" } else { "," };
-                let _ = write!(out, r#"{comma}"{}":{count}"#, reason.word());
+                let _ = write!(out, r#"{comma}"{}":{count}"#, reason.as_str());
             }
         }
         out

@@ -110,7 +110,7 @@ impl MetadataEar {
     pub fn blob_counts(&self, stream_id: u32) -> (u64, Vec<(&'static str, u64)>) {
         let state = self.lock();
         let stream = state.streams.get(&stream_id);
-        let count = |why: &Discard| (why.word(), stream.map_or(0, |s| s.blobs.discarded(*why)));
+        let count = |why: &Discard| (why.as_str(), stream.map_or(0, |s| s.blobs.discarded(*why)));
         (stream.map_or(0, |s| s.blobs.completed()), Discard::ALL.iter().map(count).collect())
     }
 

@@ -19,7 +19,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Published => "published",
             Self::Deferred => "deferred",

@@ -63,7 +63,7 @@ impl std::fmt::Debug for Fate {
         f.write_str(match self {
             Self::Delivered => "delivered",
             Self::TurnedAway => "turned away",
-            Self::Lost(why) => why.word(),
+            Self::Lost(why) => why.as_str(),
         })
     }
 }
