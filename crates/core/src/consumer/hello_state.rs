@@ -1,7 +1,7 @@
 //! A consumer's side of hello and config (wire §5, §10.1.2, §10.1.3, §11). Pure: it says when a hello is
 //! due, and what an answer means for the streams that it reads.
 
-use crate::wire::hello::{Asked, ConsumerConfig, ConsumerHello, Lane, Mode, ProgressHints};
+use crate::wire::hello::{ConsumerConfig, ConsumerHello, Mode, ProgressHints, StreamAddress, StreamRequest};
 use crate::wire::layout::LAYOUT_VERSION;
 
 /// A stream of its own that a consumer asks for: some id of a range, on a channel.
@@ -14,11 +14,11 @@ pub struct Proposal {
 
 impl Proposal {
     /// Another id at each attempt, and for each consumer: two that ask at once seldom ask for the same.
-    fn lane(&self, consumer_id: u32, attempt: u32) -> Lane {
+    fn lane(&self, consumer_id: u32, attempt: u32) -> StreamAddress {
         let spread =
             u64::from(consumer_id).wrapping_add(u64::from(attempt) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let ids = u64::from(self.last.saturating_sub(self.first)) + 1;
-        Lane { channel: self.channel.clone(), stream_id: self.first + ((spread >> 32) % ids) as u32 }
+        StreamAddress { channel: self.channel.clone(), stream_id: self.first + ((spread >> 32) % ids) as u32 }
     }
 }
 
@@ -41,9 +41,9 @@ const MOST_ATTEMPTS: u32 = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Read descriptors from there; none: from the shared stream.
-    Descriptors(Option<Lane>),
+    Descriptors(Option<StreamAddress>),
     /// Take progress from there; none: from the shared control stream.
-    Control(Option<Lane>),
+    Control(Option<StreamAddress>),
     /// Frames come by another way than shared memory.
     Fallback(String),
     /// Back to shared memory.
@@ -62,8 +62,8 @@ pub struct Greeting {
     next_hello_ns: u64,
     /// Who we are to the producer at the moment.
     consumer_id: Option<u32>,
-    granted: Option<Lane>,
-    control: Option<Lane>,
+    granted: Option<StreamAddress>,
+    control: Option<StreamAddress>,
     mode: Mode,
     fallback: Option<String>,
     was_declined: bool,
@@ -99,11 +99,11 @@ impl Greeting {
         self.consumer_id
     }
 
-    pub fn descriptors(&self) -> Option<&Lane> {
+    pub fn descriptors(&self) -> Option<&StreamAddress> {
         self.granted.as_ref()
     }
 
-    pub fn control(&self) -> Option<&Lane> {
+    pub fn control(&self) -> Option<&StreamAddress> {
         self.control.as_ref()
     }
 
@@ -134,10 +134,10 @@ impl Greeting {
     /// The hello that is due. `sent` follows if it was taken.
     pub fn due(&self, now_ns: u64) -> Option<ConsumerHello> {
         let consumer_id = self.consumer_id.filter(|_| now_ns >= self.next_hello_ns)?;
-        let asked = |held: &Option<Lane>, wanted: &Option<Proposal>| match (held, wanted) {
-            (_, None) => Asked::Nothing,
-            (Some(lane), _) => Asked::For(lane.clone()),
-            (None, Some(proposal)) => Asked::For(proposal.lane(consumer_id, self.attempt)),
+        let asked = |held: &Option<StreamAddress>, wanted: &Option<Proposal>| match (held, wanted) {
+            (_, None) => StreamRequest::None,
+            (Some(lane), _) => StreamRequest::At(lane.clone()),
+            (None, Some(proposal)) => StreamRequest::At(proposal.lane(consumer_id, self.attempt)),
         };
         Some(ConsumerHello {
             stream_id: self.stream_id,
@@ -206,10 +206,10 @@ pub fn is_known_fallback(uri: &str) -> bool {
     uri.starts_with("bridge://") || uri.starts_with("aeron:udp?")
 }
 
-fn lane(asked: &Asked) -> Option<Lane> {
+fn lane(asked: &StreamRequest) -> Option<StreamAddress> {
     match asked {
-        Asked::For(lane) => Some(lane.clone()),
-        Asked::Nothing | Asked::Half => None,
+        StreamRequest::At(lane) => Some(lane.clone()),
+        StreamRequest::None | StreamRequest::Invalid => None,
     }
 }
 

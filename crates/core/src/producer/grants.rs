@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use crate::wire::hello::{Asked, ConsumerConfig, ConsumerHello, Lane, Mode, ProgressHints};
+use crate::wire::hello::{ConsumerConfig, ConsumerHello, Mode, ProgressHints, StreamAddress, StreamRequest};
 use crate::wire::layout::LAYOUT_VERSION;
 
 /// More consumers than one producer could serve with streams of their own; the rest share one.
@@ -23,8 +23,8 @@ pub struct Policy {
 /// What is to be done with the lanes of one consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    OpenDescriptors { consumer_id: u32, lane: Lane, max_rate_hz: u32 },
-    OpenControl { consumer_id: u32, lane: Lane },
+    OpenDescriptors { consumer_id: u32, lane: StreamAddress, max_rate_hz: u32 },
+    OpenControl { consumer_id: u32, lane: StreamAddress },
     SetRate { consumer_id: u32, max_rate_hz: u32 },
     CloseDescriptors { consumer_id: u32 },
     CloseControl { consumer_id: u32 },
@@ -39,8 +39,8 @@ struct Wish {
     hints: ProgressHints,
     max_rate_hz: u32,
     mode: Mode,
-    descriptor: Option<Lane>,
-    control: Option<Lane>,
+    descriptor: Option<StreamAddress>,
+    control: Option<StreamAddress>,
     /// A supervisor has spoken: a later hello does not undo it.
     ordered: Option<ConsumerConfig>,
 }
@@ -79,9 +79,9 @@ impl Wishes {
             None => (None, None, None),
         };
         let fits = hello.supports_shm && matches!(hello.expected_layout_version, 0 | LAYOUT_VERSION);
-        let asked = if fits { &hello.descriptor } else { &Asked::Nothing };
+        let asked = if fits { &hello.descriptor } else { &StreamRequest::None };
         let descriptor = self.grant(asked, &self.policy.descriptor_ids);
-        let asked = if fits && hello.supports_progress { &hello.control } else { &Asked::Nothing };
+        let asked = if fits && hello.supports_progress { &hello.control } else { &StreamRequest::None };
         let control = self.grant(asked, &self.policy.control_ids).filter(|l| Some(l) != descriptor.as_ref());
         let mut wish = Wish {
             heard_ns: now_ns,
@@ -96,7 +96,7 @@ impl Wishes {
         };
         if let Some(ordered) = &wish.ordered {
             wish.mode = ordered.mode;
-            if ordered.descriptor != Asked::Nothing {
+            if ordered.descriptor != StreamRequest::None {
                 // An order is as little a reason to open what is not allowed as a request.
                 wish.descriptor = self.grant(&ordered.descriptor, &self.policy.descriptor_ids);
             }
@@ -119,7 +119,7 @@ impl Wishes {
         let mut fresh = Wish { ordered: Some(order.clone()), mode: order.mode, ..wish.clone() };
         fresh.heard_ns = fresh.heard_ns.max(now_ns);
         let asked = &order.descriptor;
-        if let Asked::For(lane) = asked
+        if let StreamRequest::At(lane) = asked
             && fresh.descriptor.as_ref() != Some(lane)
         {
             fresh.descriptor = self.grant(asked, &self.policy.descriptor_ids);
@@ -189,9 +189,9 @@ impl Wishes {
     }
 
     /// A lane on a channel that is allowed, with an id of our range that nobody else has.
-    fn grant(&self, asked: &Asked, ids: &RangeInclusive<u32>) -> Option<Lane> {
+    fn grant(&self, asked: &StreamRequest, ids: &RangeInclusive<u32>) -> Option<StreamAddress> {
         let lane = lane_of(asked)?;
-        let taken = |l: &Option<Lane>| l.as_ref() == Some(&lane);
+        let taken = |l: &Option<StreamAddress>| l.as_ref() == Some(&lane);
         let is_free = !self.consumers.values().any(|w| taken(&w.descriptor) || taken(&w.control));
         (self.policy.channels.contains(&lane.channel) && ids.contains(&lane.stream_id) && is_free)
             .then_some(lane)
@@ -199,7 +199,8 @@ impl Wishes {
 
     fn answer(&self, consumer_id: u32, wish: Option<&Wish>) -> ConsumerConfig {
         let ordered = wish.and_then(|w| w.ordered.as_ref());
-        let asked = |lane: Option<&Lane>| lane.map_or(Asked::Nothing, |l| Asked::For(l.clone()));
+        let asked =
+            |lane: Option<&StreamAddress>| lane.map_or(StreamRequest::None, |l| StreamRequest::At(l.clone()));
         let descriptor = wish.and_then(|w| w.descriptor.as_ref());
         // Without a lane of its own nothing limits its rate.
         let mode = match wish {
@@ -219,10 +220,10 @@ impl Wishes {
     }
 }
 
-fn lane_of(asked: &Asked) -> Option<Lane> {
+fn lane_of(asked: &StreamRequest) -> Option<StreamAddress> {
     match asked {
-        Asked::For(lane) => Some(lane.clone()),
-        Asked::Nothing | Asked::Half => None,
+        StreamRequest::At(lane) => Some(lane.clone()),
+        StreamRequest::None | StreamRequest::Invalid => None,
     }
 }
 
@@ -233,7 +234,12 @@ fn rate_of(wish: &Wish) -> u32 {
     }
 }
 
-fn changes(id: u32, descriptor: Option<&Lane>, control: Option<&Lane>, wish: &Wish) -> Vec<Change> {
+fn changes(
+    id: u32,
+    descriptor: Option<&StreamAddress>,
+    control: Option<&StreamAddress>,
+    wish: &Wish,
+) -> Vec<Change> {
     let mut changes = Vec::new();
     if descriptor != wish.descriptor.as_ref() {
         if descriptor.is_some() {

@@ -6,33 +6,33 @@ use crate::wire::layout::*;
 
 /// A channel and a stream id on it, as asked for or as granted. Half of one is none (wire §10.1.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lane {
+pub struct StreamAddress {
     pub channel: String,
     pub stream_id: u32,
 }
 
 /// What the two fields of a request say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
-    Nothing,
-    For(Lane),
+pub enum StreamRequest {
+    None,
+    At(StreamAddress),
     /// Only one of the two: a request that must be refused.
-    Half,
+    Invalid,
 }
 
-impl Asked {
-    fn of(channel: String, stream_id: u32) -> Self {
+impl StreamRequest {
+    fn from_fields(channel: String, stream_id: u32) -> Self {
         match (channel.is_empty(), stream_id) {
-            (true, 0) => Self::Nothing,
-            (false, 1..) => Self::For(Lane { channel, stream_id }),
-            _ => Self::Half,
+            (true, 0) => Self::None,
+            (false, 1..) => Self::At(StreamAddress { channel, stream_id }),
+            _ => Self::Invalid,
         }
     }
 
-    fn parts(&self) -> (&str, u32) {
+    fn fields(&self) -> (&str, u32) {
         match self {
-            Self::For(lane) => (&lane.channel, lane.stream_id),
-            Self::Nothing | Self::Half => ("", 0),
+            Self::At(address) => (&address.channel, address.stream_id),
+            Self::None | Self::Invalid => ("", 0),
         }
     }
 }
@@ -80,8 +80,8 @@ pub struct ConsumerHello {
     pub max_rate_hz: u32,
     pub expected_layout_version: u32,
     pub hints: ProgressHints,
-    pub descriptor: Asked,
-    pub control: Asked,
+    pub descriptor: StreamRequest,
+    pub control: StreamRequest,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,8 +93,8 @@ pub struct ConsumerConfig {
     /// A supervisor's: the rate where the consumer's own hello is not to decide. 0: no limit.
     pub max_rate_hz: Option<u32>,
     pub fallback_uri: String,
-    pub descriptor: Asked,
-    pub control: Asked,
+    pub descriptor: StreamRequest,
+    pub control: StreamRequest,
 }
 
 fn option(value: u32) -> Option<u32> {
@@ -131,7 +131,7 @@ impl ConsumerHello {
         let mut out = wire_message(CONSUMER_HELLO_BLOCK_LENGTH, CONSUMER_HELLO_TEMPLATE_ID);
         let b = &mut out[MESSAGE_HEADER_LENGTH..];
         let ((descriptor, descriptor_id), (control, control_id)) =
-            (self.descriptor.parts(), self.control.parts());
+            (self.descriptor.fields(), self.control.fields());
         put_u32(b, CONSUMER_HELLO_STREAM_ID, self.stream_id);
         put_u32(b, CONSUMER_HELLO_CONSUMER_ID, self.consumer_id);
         b[CONSUMER_HELLO_SUPPORTS_SHM] = u8::from(self.supports_shm);
@@ -167,8 +167,11 @@ impl ConsumerHello {
                 bytes_delta: option(get_u32(b, CONSUMER_HELLO_PROGRESS_BYTES_DELTA)),
                 major_delta_units: option(get_u32(b, CONSUMER_HELLO_PROGRESS_MAJOR_DELTA_UNITS)),
             },
-            descriptor: Asked::of(descriptor, get_u32(b, CONSUMER_HELLO_DESCRIPTOR_STREAM_ID)),
-            control: Asked::of(control, get_u32(b, CONSUMER_HELLO_CONTROL_STREAM_ID)),
+            descriptor: StreamRequest::from_fields(
+                descriptor,
+                get_u32(b, CONSUMER_HELLO_DESCRIPTOR_STREAM_ID),
+            ),
+            control: StreamRequest::from_fields(control, get_u32(b, CONSUMER_HELLO_CONTROL_STREAM_ID)),
         })
     }
 }
@@ -185,7 +188,7 @@ impl ConsumerConfig {
             put_u32(b, CONSUMER_CONFIG_R2_MAX_RATE_HZ, hz);
         }
         let ((descriptor, descriptor_id), (control, control_id)) =
-            (self.descriptor.parts(), self.control.parts());
+            (self.descriptor.fields(), self.control.fields());
         put_u32(b, CONSUMER_CONFIG_STREAM_ID, self.stream_id);
         put_u32(b, CONSUMER_CONFIG_CONSUMER_ID, self.consumer_id);
         b[CONSUMER_CONFIG_USE_SHM] = u8::from(self.use_shm);
@@ -211,8 +214,11 @@ impl ConsumerConfig {
             mode: Mode::of(b[CONSUMER_CONFIG_MODE]).ok_or("mode")?,
             max_rate_hz: has_rate.then(|| get_u32(b, CONSUMER_CONFIG_R2_MAX_RATE_HZ)).and_then(option),
             fallback_uri,
-            descriptor: Asked::of(descriptor, get_u32(b, CONSUMER_CONFIG_DESCRIPTOR_STREAM_ID)),
-            control: Asked::of(control, get_u32(b, CONSUMER_CONFIG_CONTROL_STREAM_ID)),
+            descriptor: StreamRequest::from_fields(
+                descriptor,
+                get_u32(b, CONSUMER_CONFIG_DESCRIPTOR_STREAM_ID),
+            ),
+            control: StreamRequest::from_fields(control, get_u32(b, CONSUMER_CONFIG_CONTROL_STREAM_ID)),
         })
     }
 }
@@ -222,8 +228,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn lane() -> Asked {
-        Asked::For(Lane { channel: "aeron:ipc".into(), stream_id: 31_000 })
+    fn lane() -> StreamRequest {
+        StreamRequest::At(StreamAddress { channel: "aeron:ipc".into(), stream_id: 31_000 })
     }
 
     fn hello() -> ConsumerHello {
@@ -237,7 +243,7 @@ mod tests {
             expected_layout_version: 1,
             hints: ProgressHints { interval_us: Some(500), bytes_delta: None, major_delta_units: Some(16) },
             descriptor: lane(),
-            control: Asked::Nothing,
+            control: StreamRequest::None,
         }
     }
 
@@ -249,7 +255,7 @@ mod tests {
             mode: Mode::Stream,
             max_rate_hz: None,
             fallback_uri: "bridge://1".into(),
-            descriptor: Asked::Nothing,
+            descriptor: StreamRequest::None,
             control: lane(),
         }
     }
@@ -265,9 +271,9 @@ mod tests {
     /// requirement: wire-10.1.3-2
     #[test]
     fn one_half_of_a_lane_is_neither_a_request_nor_none() {
-        assert_eq!(Asked::of(String::new(), 0), Asked::Nothing);
-        assert_eq!(Asked::of("aeron:ipc".into(), 0), Asked::Half);
-        assert_eq!(Asked::of(String::new(), 5), Asked::Half);
+        assert_eq!(StreamRequest::from_fields(String::new(), 0), StreamRequest::None);
+        assert_eq!(StreamRequest::from_fields("aeron:ipc".into(), 0), StreamRequest::Invalid);
+        assert_eq!(StreamRequest::from_fields(String::new(), 5), StreamRequest::Invalid);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use tensorpool_core::consumer::hello_state::{Greeting, Turn, Wanted};
 use tensorpool_core::consumer::phase::{Phase, Phases};
 use tensorpool_core::wire::control::{QosConsumer, Spoken};
-use tensorpool_core::wire::hello::{Lane, Mode};
+use tensorpool_core::wire::hello::{Mode, StreamAddress};
 
 /// Our own reports come back to us; one of the last few is no one else's.
 const OWN_REPORTS: usize = 8;
@@ -15,10 +15,10 @@ const OWN_REPORTS: usize = 8;
 pub struct Standing {
     pub consumer_id: Option<u32>,
     pub mode: Mode,
-    pub descriptors: Option<Lane>,
+    pub descriptors: Option<StreamAddress>,
     /// Whether descriptors are read from there already.
     pub on_own: bool,
-    pub control: Option<Lane>,
+    pub control: Option<StreamAddress>,
     /// None: nobody knows.
     pub phase: Option<Phase>,
     pub fallback_uri: Option<String>,

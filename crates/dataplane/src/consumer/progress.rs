@@ -13,7 +13,7 @@ use tensorpool_core::consumer::progress_tracker::{Follower, Outline, Verdict};
 use tensorpool_core::shm::epoch::{Located, Mapping};
 use tensorpool_core::shm::filled::{self, Whole};
 use tensorpool_core::wire::control::{FrameProgress, ProgressState, Spoken};
-use tensorpool_core::wire::hello::Lane;
+use tensorpool_core::wire::hello::StreamAddress;
 
 use super::reader::Reading;
 use super::{Consumer, ProgressCounters, Waited};
@@ -39,7 +39,7 @@ pub struct Part {
 #[derive(Default)]
 pub(crate) struct Following {
     /// The stream of its own that was granted.
-    lane: Option<Lane>,
+    lane: Option<StreamAddress>,
     subscription: Handle<Subscription>,
     heard: VecDeque<FrameProgress>,
     pub(crate) follower: Follower,

@@ -10,7 +10,7 @@ use tensorpool_core::consumer::sequence_tracker::{Step, Tracker};
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::shm::epoch::{Located, Mapping};
 use tensorpool_core::wire::descriptor::FrameDescriptor;
-use tensorpool_core::wire::hello::Lane;
+use tensorpool_core::wire::hello::StreamAddress;
 
 use super::counters::Counters;
 use super::progress::Following;
@@ -78,7 +78,7 @@ pub(crate) struct Reading {
     /// The stream that was read before, until it is empty: nothing is lost on the way to the other.
     pub(crate) draining: Option<Draining>,
     /// The stream of its own that was granted, and the subscription on its way there.
-    pub(crate) own_lane: Option<Lane>,
+    pub(crate) own_lane: Option<StreamAddress>,
     pub(crate) own: Handle<Subscription>,
     pub(crate) on_own: bool,
     /// Just come from another stream: frames that were seen there come again.

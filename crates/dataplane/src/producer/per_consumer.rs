@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tensorpool_core::producer::grants::Change;
 use tensorpool_core::producer::rate_gate::RateGate;
 use tensorpool_core::wire::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDescriptor};
-use tensorpool_core::wire::hello::Lane;
+use tensorpool_core::wire::hello::StreamAddress;
 
 use crate::aeron::channels::with_parameter;
 use crate::aeron::{Client, ExclusivePublication};
@@ -49,7 +49,7 @@ struct OwnLane {
 }
 
 impl OwnLane {
-    fn new(consumer_id: u32, lane: &Lane, max_rate_hz: u32) -> Self {
+    fn new(consumer_id: u32, lane: &StreamAddress, max_rate_hz: u32) -> Self {
         let channel = PARAMETERS.iter().fold(lane.channel.clone(), |c, p| with_parameter(&c, p));
         Self {
             consumer_id,

@@ -3,8 +3,8 @@ use proptest::prelude::*;
 
 const S: u64 = 1_000_000_000;
 
-fn own(stream_id: u32) -> Lane {
-    Lane { channel: "aeron:ipc".into(), stream_id }
+fn own(stream_id: u32) -> StreamAddress {
+    StreamAddress { channel: "aeron:ipc".into(), stream_id }
 }
 
 fn greeting() -> Greeting {
@@ -16,7 +16,7 @@ fn greeting() -> Greeting {
     g
 }
 
-fn config(descriptor: Asked) -> ConsumerConfig {
+fn config(descriptor: StreamRequest) -> ConsumerConfig {
     ConsumerConfig {
         stream_id: 10_000,
         consumer_id: 7,
@@ -25,7 +25,7 @@ fn config(descriptor: Asked) -> ConsumerConfig {
         max_rate_hz: None,
         fallback_uri: String::new(),
         descriptor,
-        control: Asked::Nothing,
+        control: StreamRequest::None,
     }
 }
 
@@ -33,7 +33,7 @@ fn config(descriptor: Asked) -> ConsumerConfig {
 fn a_hello_goes_out_at_once_and_then_every_period() {
     let mut g = greeting();
     let hello = g.due(0).expect("due");
-    assert_eq!((hello.consumer_id, hello.descriptor), (7, Asked::For(own(31_000))));
+    assert_eq!((hello.consumer_id, hello.descriptor), (7, StreamRequest::At(own(31_000))));
     g.sent(0);
     assert!(g.due(S - 1).is_none());
     assert!(g.due(S).is_some());
@@ -43,12 +43,12 @@ fn a_hello_goes_out_at_once_and_then_every_period() {
 #[test]
 fn a_granted_lane_is_read_and_a_declined_one_is_not() {
     let mut g = greeting();
-    let granted = config(Asked::For(own(31_000)));
+    let granted = config(StreamRequest::At(own(31_000)));
     assert_eq!(g.on_config(&granted), [Turn::Descriptors(Some(own(31_000)))]);
     assert!(g.on_config(&granted).is_empty());
-    assert_eq!(g.on_config(&config(Asked::Nothing)), [Turn::Descriptors(None)]);
+    assert_eq!(g.on_config(&config(StreamRequest::None)), [Turn::Descriptors(None)]);
     // It asks a few times more before it takes no for an answer.
-    let said: Vec<Turn> = (0..20).flat_map(|_| g.on_config(&config(Asked::Half))).collect();
+    let said: Vec<Turn> = (0..20).flat_map(|_| g.on_config(&config(StreamRequest::Invalid))).collect();
     assert_eq!(said, [Turn::Declined]);
 }
 
@@ -60,11 +60,11 @@ fn a_declined_request_is_made_again_at_once_with_another_id_of_the_range() {
     g.begin(7);
     let mut ids = std::collections::HashSet::new();
     for now_ns in 0..6 {
-        let Asked::For(lane) = g.due(now_ns).expect("due").descriptor else { panic!("not asked") };
+        let StreamRequest::At(lane) = g.due(now_ns).expect("due").descriptor else { panic!("not asked") };
         assert!((31_000..=31_999).contains(&lane.stream_id));
         ids.insert(lane.stream_id);
         g.sent(now_ns);
-        g.on_config(&config(Asked::Nothing));
+        g.on_config(&config(StreamRequest::None));
     }
     assert_eq!(ids.len(), 6);
 }
@@ -72,7 +72,7 @@ fn a_declined_request_is_made_again_at_once_with_another_id_of_the_range() {
 #[test]
 fn a_config_for_another_is_none_of_ours() {
     let mut g = greeting();
-    let granted = config(Asked::For(own(31_000)));
+    let granted = config(StreamRequest::At(own(31_000)));
     assert!(g.on_config(&ConsumerConfig { consumer_id: 8, ..granted.clone() }).is_empty());
     assert!(g.on_config(&ConsumerConfig { stream_id: 1, ..granted }).is_empty());
 }
@@ -81,7 +81,7 @@ fn a_config_for_another_is_none_of_ours() {
 fn a_new_producer_has_granted_nothing_yet() {
     let mut g = greeting();
     g.sent(0);
-    g.on_config(&config(Asked::For(own(31_000))));
+    g.on_config(&config(StreamRequest::At(own(31_000))));
     assert_eq!(g.begin(9), [Turn::Descriptors(None)]);
     assert_eq!(g.due(0).map(|h| h.consumer_id), Some(9));
     assert!(g.end().is_empty());
@@ -95,13 +95,13 @@ fn a_fallback_of_an_unknown_scheme_is_refused_and_a_known_one_taken() {
     let away = |uri: &str| ConsumerConfig {
         use_shm: false,
         fallback_uri: uri.into(),
-        ..config(Asked::For(own(31_000)))
+        ..config(StreamRequest::At(own(31_000)))
     };
-    g.on_config(&config(Asked::For(own(31_000))));
+    g.on_config(&config(StreamRequest::At(own(31_000))));
     assert_eq!(g.on_config(&away("http://x")), [Turn::UnknownFallback("http://x".into())]);
     assert_eq!(g.on_config(&away("bridge://1?x")), [Turn::Fallback("bridge://1?x".into())]);
     assert!(g.on_config(&away("bridge://1?x")).is_empty());
-    assert_eq!(g.on_config(&config(Asked::For(own(31_000)))), [Turn::Shm]);
+    assert_eq!(g.on_config(&config(StreamRequest::At(own(31_000)))), [Turn::Shm]);
 }
 
 #[derive(Clone, Debug)]
@@ -124,8 +124,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(one, 0..60)
 }
 
-fn asked(stream_id: Option<u32>) -> Asked {
-    stream_id.map_or(Asked::Nothing, |id| Asked::For(own(id)))
+fn asked(stream_id: Option<u32>) -> StreamRequest {
+    stream_id.map_or(StreamRequest::None, |id| StreamRequest::At(own(id)))
 }
 
 proptest! {
@@ -164,7 +164,7 @@ proptest! {
                         [(&h.descriptor, &granted.0, 31_000), (&h.control, &granted.1, 32_000)]
                     }) {
                         // What is held is asked for again; else some id of the range, never half a request.
-                        let Asked::For(lane) = asked else { return Err(TestCaseError::fail("not asked")) };
+                        let StreamRequest::At(lane) = asked else { return Err(TestCaseError::fail("not asked")) };
                         prop_assert!(held.as_ref().is_none_or(|held| held == lane));
                         prop_assert!((first..=first + 2).contains(&lane.stream_id));
                     }

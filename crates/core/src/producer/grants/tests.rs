@@ -14,8 +14,8 @@ fn wishes() -> Wishes {
     Wishes::new(STREAM, policy)
 }
 
-fn lane(stream_id: u32) -> Asked {
-    Asked::For(Lane { channel: "aeron:ipc".into(), stream_id })
+fn lane(stream_id: u32) -> StreamRequest {
+    StreamRequest::At(StreamAddress { channel: "aeron:ipc".into(), stream_id })
 }
 
 fn hello(consumer_id: u32) -> ConsumerHello {
@@ -28,8 +28,8 @@ fn hello(consumer_id: u32) -> ConsumerHello {
         max_rate_hz: 0,
         expected_layout_version: LAYOUT_VERSION,
         hints: ProgressHints::default(),
-        descriptor: Asked::Nothing,
-        control: Asked::Nothing,
+        descriptor: StreamRequest::None,
+        control: StreamRequest::None,
     }
 }
 
@@ -45,7 +45,7 @@ fn a_free_lane_is_granted_named_and_opened() {
         ConsumerHello { descriptor: lane(31_000), mode: Mode::RateLimited, max_rate_hz: 20, ..hello(1) };
     let (config, changes) = greet(&mut w, &asks);
     assert_eq!((config.descriptor, config.mode, config.use_shm), (lane(31_000), Mode::RateLimited, true));
-    let opened = Lane { channel: "aeron:ipc".into(), stream_id: 31_000 };
+    let opened = StreamAddress { channel: "aeron:ipc".into(), stream_id: 31_000 };
     assert_eq!(changes, [Change::OpenDescriptors { consumer_id: 1, lane: opened, max_rate_hz: 20 }]);
     // The same hello again changes nothing.
     let (again, changes) = greet(&mut w, &asks);
@@ -58,8 +58,13 @@ fn a_free_lane_is_granted_named_and_opened() {
 fn what_is_half_foreign_taken_or_out_of_range_is_declined() {
     let mut w = wishes();
     greet(&mut w, &ConsumerHello { descriptor: lane(31_000), ..hello(1) });
-    let udp = Asked::For(Lane { channel: "aeron:udp?endpoint=10.0.0.1:4".into(), stream_id: 31_001 });
-    for (id, asked) in [(2, Asked::Half), (3, udp), (4, lane(31_000)), (5, lane(31_010)), (6, lane(1100))] {
+    let udp = StreamRequest::At(StreamAddress {
+        channel: "aeron:udp?endpoint=10.0.0.1:4".into(),
+        stream_id: 31_001,
+    });
+    for (id, asked) in
+        [(2, StreamRequest::Invalid), (3, udp), (4, lane(31_000)), (5, lane(31_010)), (6, lane(1100))]
+    {
         let asks = ConsumerHello {
             descriptor: asked.clone(),
             control: asked,
@@ -68,7 +73,7 @@ fn what_is_half_foreign_taken_or_out_of_range_is_declined() {
             ..hello(id)
         };
         let (config, changes) = greet(&mut w, &asks);
-        assert_eq!((config.descriptor, config.control), (Asked::Nothing, Asked::Nothing), "{id}");
+        assert_eq!((config.descriptor, config.control), (StreamRequest::None, StreamRequest::None), "{id}");
         assert_eq!(config.mode, Mode::Stream, "nothing limits the shared stream");
         assert!(changes.is_empty());
     }
@@ -81,7 +86,7 @@ fn who_cannot_read_shared_memory_is_not_told_to() {
     let newer = ConsumerHello { expected_layout_version: LAYOUT_VERSION + 1, ..hello(8) };
     for said in [remote, newer] {
         let (answer, changes) = w.on_hello(&said, 0).expect("for us");
-        assert_eq!((answer.use_shm, answer.descriptor, changes), (false, Asked::Nothing, vec![]));
+        assert_eq!((answer.use_shm, answer.descriptor, changes), (false, StreamRequest::None, vec![]));
     }
     let order = ConsumerConfig { use_shm: true, ..w.answer(7, None) };
     w.on_order(&order, 0);
@@ -125,17 +130,20 @@ fn what_a_supervisor_orders_is_not_undone_by_a_later_hello() {
         mode: Mode::RateLimited,
         max_rate_hz: None,
         fallback_uri: String::new(),
-        descriptor: Asked::Nothing,
-        control: Asked::Nothing,
+        descriptor: StreamRequest::None,
+        control: StreamRequest::None,
     };
     assert_eq!(w.on_order(&order, S), [Change::SetRate { consumer_id: 1, max_rate_hz: 5 }]);
     let (config, _) = greet(&mut w, &asks);
     assert_eq!((config.mode, config.descriptor), (Mode::RateLimited, lane(31_000)));
     assert!(w.on_order(&ConsumerConfig { consumer_id: 9, ..order.clone() }, S).is_empty());
     // An order to a channel that is not allowed opens nothing, not at the next hello either.
-    let away = Asked::For(Lane { channel: "aeron:udp?endpoint=10.0.0.1:4".into(), stream_id: 31_001 });
+    let away = StreamRequest::At(StreamAddress {
+        channel: "aeron:udp?endpoint=10.0.0.1:4".into(),
+        stream_id: 31_001,
+    });
     w.on_order(&ConsumerConfig { descriptor: away, ..order }, S);
-    assert_eq!(greet(&mut w, &asks).0.descriptor, Asked::Nothing);
+    assert_eq!(greet(&mut w, &asks).0.descriptor, StreamRequest::None);
 }
 
 #[test]
@@ -148,7 +156,7 @@ fn a_supervisors_rate_counts_for_who_named_none_and_goes_with_its_order() {
         descriptor: lane(31_004),
         ..w.answer(1, None)
     };
-    let opened = Lane { channel: "aeron:ipc".into(), stream_id: 31_004 };
+    let opened = StreamAddress { channel: "aeron:ipc".into(), stream_id: 31_004 };
     let open = Change::OpenDescriptors { consumer_id: 1, lane: opened, max_rate_hz: 3 };
     assert_eq!(w.on_order(&order, S), [open]);
     let (config, changes) = greet(&mut w, &hello(1));
@@ -183,12 +191,12 @@ proptest! {
     #[test]
     fn lanes_are_never_shared(steps in proptest::collection::vec((0u32..6, 30_998u32..31_012, 0u8..4), 0..60)) {
         let mut w = wishes();
-        let mut open: BTreeMap<u32, Lane> = BTreeMap::new();
+        let mut open: BTreeMap<u32, StreamAddress> = BTreeMap::new();
         for (at, (id, stream_id, what)) in steps.into_iter().enumerate() {
             let now_ns = at as u64 * S;
             let asked = match what {
-                0 => Asked::Nothing,
-                1 => Asked::Half,
+                0 => StreamRequest::None,
+                1 => StreamRequest::Invalid,
                 _ => lane(stream_id),
             };
             let asks = ConsumerHello { descriptor: asked, ..hello(id) };
