@@ -28,7 +28,7 @@ pub struct PoolAnnounce {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum Decoded {
     Announce(PoolAnnounce),
     Other,
     Malformed(&'static str),
@@ -104,18 +104,18 @@ impl PoolAnnounce {
         out
     }
 
-    pub fn decode(bytes: &[u8]) -> Seen {
+    pub fn decode(bytes: &[u8]) -> Decoded {
         if bytes.len() < MESSAGE_HEADER_LENGTH {
-            return Seen::Malformed("message header");
+            return Decoded::Malformed("message header");
         }
         if get_u16(bytes, MESSAGE_HEADER_SCHEMA_ID) != WIRE_SCHEMA_ID
             || get_u16(bytes, MESSAGE_HEADER_TEMPLATE_ID) != SHM_POOL_ANNOUNCE_TEMPLATE_ID
         {
-            return Seen::Other;
+            return Decoded::Other;
         }
         match Self::decode_body(bytes) {
-            Ok(announce) => Seen::Announce(announce),
-            Err(what) => Seen::Malformed(what),
+            Ok(announce) => Decoded::Announce(announce),
+            Err(what) => Decoded::Malformed(what),
         }
     }
 
@@ -178,14 +178,14 @@ mod tests {
     #[test]
     fn it_comes_back_as_it_went() {
         let a = announce();
-        assert_eq!(PoolAnnounce::decode(&a.encode()), Seen::Announce(a));
+        assert_eq!(PoolAnnounce::decode(&a.encode()), Decoded::Announce(a));
     }
 
     #[test]
     fn every_truncation_is_malformed() {
         let bytes = announce().encode();
         for len in 0..bytes.len() {
-            assert!(matches!(PoolAnnounce::decode(&bytes[..len]), Seen::Malformed(_)), "{len}");
+            assert!(matches!(PoolAnnounce::decode(&bytes[..len]), Decoded::Malformed(_)), "{len}");
         }
     }
 
@@ -194,14 +194,14 @@ mod tests {
         let mut bytes = announce().encode();
         let group = MESSAGE_HEADER_LENGTH + usize::from(SHM_POOL_ANNOUNCE_BLOCK_LENGTH);
         put_u16(&mut bytes, group + 2, 65_535);
-        assert_eq!(PoolAnnounce::decode(&bytes), Seen::Malformed("payloadPools"));
+        assert_eq!(PoolAnnounce::decode(&bytes), Decoded::Malformed("payloadPools"));
     }
 
     #[test]
     fn an_unknown_clock_is_refused() {
         let mut bytes = announce().encode();
         bytes[MESSAGE_HEADER_LENGTH + SHM_POOL_ANNOUNCE_ANNOUNCE_CLOCK_DOMAIN] = 3;
-        assert_eq!(PoolAnnounce::decode(&bytes), Seen::Malformed("announceClockDomain"));
+        assert_eq!(PoolAnnounce::decode(&bytes), Decoded::Malformed("announceClockDomain"));
     }
 
     proptest! {

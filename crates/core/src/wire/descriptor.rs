@@ -19,7 +19,7 @@ pub struct FrameDescriptor {
 
 /// What a message on the descriptor stream turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum Decoded {
     Descriptor(FrameDescriptor),
     /// A message of another kind or schema: the stream may be shared.
     Other,
@@ -42,30 +42,30 @@ impl FrameDescriptor {
     /// Schema and template decide first, then the block: a longer one's tail is skipped, a shorter
     /// one is malformed.
     #[inline]
-    pub fn decode(bytes: &[u8]) -> Seen {
+    pub fn decode(bytes: &[u8]) -> Decoded {
         if bytes.len() < MESSAGE_HEADER_LENGTH {
-            return Seen::Malformed;
+            return Decoded::Malformed;
         }
         if get_u16(bytes, MESSAGE_HEADER_SCHEMA_ID) != WIRE_SCHEMA_ID
             || get_u16(bytes, MESSAGE_HEADER_TEMPLATE_ID) != FRAME_DESCRIPTOR_TEMPLATE_ID
         {
-            return Seen::Other;
+            return Decoded::Other;
         }
         let block = usize::from(get_u16(bytes, MESSAGE_HEADER_BLOCK_LENGTH));
         if block < usize::from(FRAME_DESCRIPTOR_BLOCK_LENGTH)
             || bytes.len() < MESSAGE_HEADER_LENGTH + block
             || get_u16(bytes, MESSAGE_HEADER_VERSION) < WIRE_SCHEMA_VERSION
         {
-            return Seen::Malformed;
+            return Decoded::Malformed;
         }
         let b = &bytes[MESSAGE_HEADER_LENGTH..];
         // A commit word holds 63 bits of it: one more would name the slot of another frame.
         if get_u64(b, FRAME_DESCRIPTOR_SEQ) > MAX_SEQ {
-            return Seen::Malformed;
+            return Decoded::Malformed;
         }
         let timestamp_ns = get_u64(b, FRAME_DESCRIPTOR_TIMESTAMP_NS);
         let meta_version = get_u32(b, FRAME_DESCRIPTOR_META_VERSION);
-        Seen::Descriptor(Self {
+        Decoded::Descriptor(Self {
             stream_id: get_u32(b, FRAME_DESCRIPTOR_STREAM_ID),
             epoch: get_u64(b, FRAME_DESCRIPTOR_EPOCH),
             seq: get_u64(b, FRAME_DESCRIPTOR_SEQ),
@@ -100,38 +100,38 @@ mod tests {
     fn absent_is_null_on_the_wire_and_none_here() {
         let b = bytes(PLAIN);
         assert_eq!(b[28..40], [0xFF; 12]);
-        assert_eq!(FrameDescriptor::decode(&b), Seen::Descriptor(PLAIN));
+        assert_eq!(FrameDescriptor::decode(&b), Decoded::Descriptor(PLAIN));
         let full = FrameDescriptor { timestamp_ns: Some(0), meta_version: Some(0), trace_id: 5, ..PLAIN };
-        assert_eq!(FrameDescriptor::decode(&bytes(full)), Seen::Descriptor(full));
+        assert_eq!(FrameDescriptor::decode(&bytes(full)), Decoded::Descriptor(full));
     }
 
     #[test]
     fn every_truncation_is_malformed_and_a_longer_block_is_read() {
         let b = bytes(PLAIN);
         for len in 0..b.len() {
-            assert_eq!(FrameDescriptor::decode(&b[..len]), Seen::Malformed, "{len}");
+            assert_eq!(FrameDescriptor::decode(&b[..len]), Decoded::Malformed, "{len}");
         }
         let mut longer = b.to_vec();
         longer.extend([1, 2, 3]);
         put_u16(&mut longer, MESSAGE_HEADER_BLOCK_LENGTH, 43);
-        assert_eq!(FrameDescriptor::decode(&longer), Seen::Descriptor(PLAIN));
+        assert_eq!(FrameDescriptor::decode(&longer), Decoded::Descriptor(PLAIN));
         put_u16(&mut longer, MESSAGE_HEADER_BLOCK_LENGTH, 44);
-        assert_eq!(FrameDescriptor::decode(&longer), Seen::Malformed);
+        assert_eq!(FrameDescriptor::decode(&longer), Decoded::Malformed);
         put_u16(&mut longer, MESSAGE_HEADER_BLOCK_LENGTH, 39);
-        assert_eq!(FrameDescriptor::decode(&longer), Seen::Malformed);
+        assert_eq!(FrameDescriptor::decode(&longer), Decoded::Malformed);
     }
 
     #[test]
     fn a_sequence_that_no_commit_word_can_hold_is_malformed() {
         let at = |seq| FrameDescriptor { seq, ..PLAIN };
-        assert_eq!(FrameDescriptor::decode(&bytes(at(MAX_SEQ))), Seen::Descriptor(at(MAX_SEQ)));
-        assert_eq!(FrameDescriptor::decode(&bytes(at(MAX_SEQ + 1))), Seen::Malformed);
+        assert_eq!(FrameDescriptor::decode(&bytes(at(MAX_SEQ))), Decoded::Descriptor(at(MAX_SEQ)));
+        assert_eq!(FrameDescriptor::decode(&bytes(at(MAX_SEQ + 1))), Decoded::Malformed);
     }
 
     #[test]
     fn messages_of_others_are_not_ours_to_judge() {
         let mut b = bytes(PLAIN);
         put_u16(&mut b, MESSAGE_HEADER_SCHEMA_ID, 901);
-        assert_eq!(FrameDescriptor::decode(&b), Seen::Other);
+        assert_eq!(FrameDescriptor::decode(&b), Decoded::Other);
     }
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::conductor::events::Events;
 use tensorpool_core::shm::create::{EpochSpec, PoolSpec, create_epoch};
 use tensorpool_core::shm::region_lock::RegionLock;
-use tensorpool_core::wire::announce::{AnnouncedPool, Seen};
+use tensorpool_core::wire::announce::{AnnouncedPool, Decoded};
 use tensorpool_core::wire::layout::{CLOCK_DOMAIN_MONOTONIC, HEADER_SLOT_BYTES, LAYOUT_VERSION};
 
 const MS: u64 = 1_000_000;
@@ -78,7 +78,7 @@ impl Driver {
             let took = taken > 0;
             if took {
                 taken -= 1;
-                let Seen::Announce(announce) = PoolAnnounce::decode(message) else { panic!() };
+                let Decoded::Announce(announce) = PoolAnnounce::decode(message) else { panic!() };
                 sent.push(announce);
             }
             took

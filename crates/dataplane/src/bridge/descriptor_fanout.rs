@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tensorpool_core::drop_reason::DropReason;
-use tensorpool_core::wire::descriptor::{FrameDescriptor, Seen};
+use tensorpool_core::wire::descriptor::{Decoded, FrameDescriptor};
 
 use crate::aeron::channels::untethered;
 use crate::aeron::{AeronError, Client, Subscription};
@@ -75,15 +75,15 @@ impl Ears {
         for Ear { subscription, fed, .. } in &mut self.0 {
             let Some(subscription) = subscription.get() else { continue };
             taken += subscription.poll(limit, |bytes, _| match FrameDescriptor::decode(bytes) {
-                Seen::Descriptor(descriptor) => {
+                Decoded::Descriptor(descriptor) => {
                     if let Some(one) = fed.get(&descriptor.stream_id) {
                         one.feed.push(descriptor);
                     }
                 }
-                Seen::Malformed => {
+                Decoded::Malformed => {
                     fed.values().for_each(|one| one.consumer.counters().drops.add(DropReason::Malformed, 1));
                 }
-                Seen::Other => {}
+                Decoded::Other => {}
             });
         }
         taken

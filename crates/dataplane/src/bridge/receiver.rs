@@ -11,7 +11,7 @@ use tensorpool_core::bridge::assembly::Tally;
 use tensorpool_core::bridge::session_ledger::{Counts, Cut};
 use tensorpool_core::bridge::source::Announced;
 use tensorpool_core::os::time::monotonic_ns;
-use tensorpool_core::wire::announce::{PoolAnnounce, Seen};
+use tensorpool_core::wire::announce::{Decoded, PoolAnnounce};
 use tensorpool_core::wire::chunk::{Chunk, Fault, Limits};
 use tensorpool_core::wire::control::Spoken;
 
@@ -261,14 +261,14 @@ impl State {
         let (Some(control), Some(assembler)) = (control.get(), assembler) else { return 0 };
         assembler.poll(control, WORDS_A_TURN, |bytes, _| {
             match PoolAnnounce::decode(bytes) {
-                Seen::Announce(announce) => {
+                Decoded::Announce(announce) => {
                     if let Some(at) = by_stream.get(&announce.stream_id) {
                         sinks[*at].on_announce(&announce, now_ns);
                     }
                     return;
                 }
-                Seen::Malformed(_) => return,
-                Seen::Other => {}
+                Decoded::Malformed(_) => return,
+                Decoded::Other => {}
             }
             if let Spoken::Progress(word) = Spoken::decode(bytes) {
                 if let Some(at) = by_stream.get(&word.stream_id)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tensorpool_core::wire::announce::{PoolAnnounce, Seen};
+use tensorpool_core::wire::announce::{Decoded, PoolAnnounce};
 
 use crate::aeron::channels::untethered;
 use crate::aeron::{Assembler, Client, NotTaken, Publication, Subscription};
@@ -72,9 +72,9 @@ impl Announces {
         };
         let mut heard = Vec::new();
         assembler.poll(subscription, LIMIT, |bytes, header| match PoolAnnounce::decode(bytes) {
-            Seen::Announce(announce) => heard.push((announce, header.session_id())),
-            Seen::Malformed(_) => self.malformed += 1,
-            Seen::Other => {}
+            Decoded::Announce(announce) => heard.push((announce, header.session_id())),
+            Decoded::Malformed(_) => self.malformed += 1,
+            Decoded::Other => {}
         });
         // The ear has just opened, or someone new speaks: our own producers need not wait for their turn.
         let arrivals = subscription.images().arrivals();

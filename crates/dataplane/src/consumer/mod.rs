@@ -8,7 +8,7 @@ use tensorpool_core::consumer::hello_state::Wanted;
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::lease::attachment::Terms;
 use tensorpool_core::shm::epoch::Mapping;
-use tensorpool_core::wire::descriptor::{FrameDescriptor, Seen};
+use tensorpool_core::wire::descriptor::{Decoded, FrameDescriptor};
 
 use crate::aeron::Subscription;
 use crate::conductor::handle::Handle;
@@ -332,14 +332,14 @@ impl Consumer {
     ) -> usize {
         let (counters, stream_id) = (&*self.counters, self.config.stream_id);
         subscription.poll_while(limit, |bytes, header| match FrameDescriptor::decode(bytes) {
-            Seen::Descriptor(d) if d.stream_id == stream_id => {
+            Decoded::Descriptor(d) if d.stream_id == stream_id => {
                 if state.image.is_none() {
                     state.image = Some((header.session_id(), None));
                 }
                 !state.is_next(counters, &d, witness) || each(state, counters, d, witness)
             }
-            Seen::Descriptor(_) | Seen::Other => true,
-            Seen::Malformed => {
+            Decoded::Descriptor(_) | Decoded::Other => true,
+            Decoded::Malformed => {
                 counters.drops.add(DropReason::Malformed, 1);
                 true
             }
