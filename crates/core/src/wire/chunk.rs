@@ -263,7 +263,7 @@ impl<'a> Chunk<'a> {
 
 /// How a frame is cut: the first chunk carries the header too, so less payload (decision 29).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct ChunkPlan {
     pub payload_length: u32,
     pub first: u32,
     pub rest: u32,
@@ -272,12 +272,12 @@ pub struct Cut {
 
 /// The slices of a channel: each message fits one claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slices {
+pub struct ChunkSizes {
     pub first: u32,
     pub rest: u32,
 }
 
-impl Slices {
+impl ChunkSizes {
     /// `None` for an MTU that leaves no room for payload.
     pub fn new(mtu_bytes: u32, chunk_bytes: Option<u32>, max_chunk_bytes: u32) -> Option<Self> {
         let rest =
@@ -287,14 +287,14 @@ impl Slices {
     }
 
     /// `None` for a frame that needs too many chunks. An empty one is one chunk of length 0.
-    pub fn cut(&self, payload_length: u32) -> Option<Cut> {
+    pub fn plan(&self, payload_length: u32) -> Option<ChunkPlan> {
         let first = self.first.min(payload_length);
         let count = 1 + (payload_length - first).div_ceil(self.rest);
-        (count <= MAX_CHUNKS).then_some(Cut { payload_length, first, rest: self.rest, count })
+        (count <= MAX_CHUNKS).then_some(ChunkPlan { payload_length, first, rest: self.rest, count })
     }
 }
 
-impl Cut {
+impl ChunkPlan {
     /// Offset and length of a slice.
     #[inline]
     pub fn slice(&self, index: u32) -> (u32, u32) {
@@ -308,7 +308,7 @@ impl Cut {
 
 /// What all chunks of a frame have in common.
 #[derive(Clone, Copy, Debug)]
-pub struct Whose {
+pub struct FrameKey {
     pub stream_id: u32,
     pub epoch: u64,
     pub seq: u64,
@@ -321,12 +321,12 @@ pub struct Whose {
 pub fn encode(
     bytes: &mut [u8],
     revision: Revision,
-    whose: &Whose,
-    cut: &Cut,
+    key: &FrameKey,
+    plan: &ChunkPlan,
     index: u32,
     header: Option<&[u8; HEADER_SLOT_BYTES]>,
 ) -> usize {
-    let (offset, length) = cut.slice(index);
+    let (offset, length) = plan.slice(index);
     let block_length = revision.block_length();
     put_header_of(
         bytes,
@@ -336,19 +336,19 @@ pub fn encode(
         BRIDGE_SCHEMA_VERSION,
     );
     let b = &mut bytes[MESSAGE_HEADER_LENGTH..];
-    put_u32(b, BRIDGE_FRAME_CHUNK_STREAM_ID, whose.stream_id);
-    put_u64(b, BRIDGE_FRAME_CHUNK_EPOCH, whose.epoch);
-    put_u64(b, BRIDGE_FRAME_CHUNK_SEQ, whose.seq);
+    put_u32(b, BRIDGE_FRAME_CHUNK_STREAM_ID, key.stream_id);
+    put_u64(b, BRIDGE_FRAME_CHUNK_EPOCH, key.epoch);
+    put_u64(b, BRIDGE_FRAME_CHUNK_SEQ, key.seq);
     if revision == Revision::Second {
-        put_u64(b, BRIDGE_FRAME_CHUNK_R2_TRACE_ID, whose.trace_id);
+        put_u64(b, BRIDGE_FRAME_CHUNK_R2_TRACE_ID, key.trace_id);
         put_u32(b, BRIDGE_FRAME_CHUNK_R2_PAYLOAD_CRC32C, 0);
     }
     let at = offsets(revision);
     put_u32(b, at.index, index);
-    put_u32(b, at.count, cut.count);
+    put_u32(b, at.count, plan.count);
     put_u32(b, at.offset, offset);
     put_u32(b, at.length, length);
-    put_u32(b, at.payload_length, cut.payload_length);
+    put_u32(b, at.payload_length, plan.payload_length);
     b[at.header_included] = if header.is_some() { BOOL_TRUE } else { BOOL_FALSE };
     let mut at = usize::from(block_length);
     put_u32(b, at, header.map_or(0, |h| h.len() as u32));
@@ -362,7 +362,7 @@ pub fn encode(
 }
 
 /// Puts the checksum of a complete message of the second revision into it.
-pub fn seal(bytes: &mut [u8]) {
+pub fn write_checksum(bytes: &mut [u8]) {
     let block = MESSAGE_HEADER_LENGTH + usize::from(BRIDGE_FRAME_CHUNK_R2_BLOCK_LENGTH);
     let included = bytes[MESSAGE_HEADER_LENGTH + BRIDGE_FRAME_CHUNK_R2_HEADER_INCLUDED] == BOOL_TRUE;
     let (head, rest) = bytes.split_at_mut(block);

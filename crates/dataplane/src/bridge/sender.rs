@@ -8,7 +8,7 @@ use std::sync::{Arc, MutexGuard};
 
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::copy;
-use tensorpool_core::wire::chunk::{self, Cut, DATA_HEADER_LENGTH, Revision, Slices, Whose};
+use tensorpool_core::wire::chunk::{self, ChunkPlan, ChunkSizes, DATA_HEADER_LENGTH, FrameKey, Revision};
 use tensorpool_core::wire::layout::HEADER_SLOT_BYTES;
 
 use super::descriptor_fanout::Ears;
@@ -56,7 +56,7 @@ struct Outgoing {
     source: Arc<Source>,
     frame: Frame,
     header: [u8; HEADER_SLOT_BYTES],
-    cut: Cut,
+    plan: ChunkPlan,
     next: u32,
     /// Where it begins in the session.
     from: Option<i64>,
@@ -72,7 +72,7 @@ pub struct Place {
 
 struct State {
     publication: Handle<ExclusivePublication>,
-    slices: Option<Slices>,
+    slices: Option<ChunkSizes>,
     sessions: Vec<i32>,
     ears: Ears,
     feeds: Vec<Feed>,
@@ -151,7 +151,7 @@ impl Sender {
     }
 
     /// How frames are cut on this channel; none while there is no publication.
-    pub fn slices(&self) -> Option<Slices> {
+    pub fn slices(&self) -> Option<ChunkSizes> {
         self.core.enter().slices
     }
 
@@ -240,13 +240,13 @@ impl Core {
         &self,
         source: Arc<Source>,
         frame: Frame,
-        slices: &Slices,
+        slices: &ChunkSizes,
         publication: &ExclusivePublication,
     ) -> Option<Outgoing> {
         let counters = source.counters();
         let len = frame.located.info.values_len_bytes;
-        let cut = slices.cut(len);
-        let refused = match cut {
+        let plan = slices.plan(len);
+        let refused = match plan {
             _ if len > self.config.max_payload_bytes => Some(&counters.too_long),
             None => Some(&counters.too_many_chunks),
             _ if !publication.is_connected() => Some(&counters.not_connected),
@@ -259,27 +259,31 @@ impl Core {
         // Before any of it is sent, the slot is looked at again, so these bytes are the frame's own.
         let header = frame.mapping.header_bytes(frame.located.seq);
         let from = publication.position();
-        cut.map(|cut| Outgoing { source, frame, header, cut, next: 0, from })
+        plan.map(|plan| Outgoing { source, frame, header, plan, next: 0, from })
     }
 
     #[inline]
     fn send_one(&self, publication: &mut ExclusivePublication, out: &mut Outgoing) -> Sent {
         let (revision, index) = (self.config.revision, out.next);
-        let (offset, length) = out.cut.slice(index);
+        let (offset, length) = out.plan.slice(index);
         let header = (index == 0).then_some(&out.header);
         let (mapping, seq) = (&out.frame.mapping, out.frame.located.seq);
         let payload = mapping.payload(out.frame.located.pool, seq).wrapping_add(offset as usize);
-        let whose =
-            Whose { stream_id: mapping.stream_id, epoch: mapping.epoch, seq, trace_id: out.frame.trace_id };
+        let key = FrameKey {
+            stream_id: mapping.stream_id,
+            epoch: mapping.epoch,
+            seq,
+            trace_id: out.frame.trace_id,
+        };
         let len = revision.overhead(header.is_some()) + length as usize;
         let claimed = publication.claim_if(len, |bytes| {
-            let at = chunk::encode(bytes, revision, &whose, &out.cut, index, header);
+            let at = chunk::encode(bytes, revision, &key, &out.plan, index, header);
             // SAFETY: the slice lies inside the payload, which `locate` held against the pool's stride; the
             // claim has room for it behind `at`.
             unsafe { copy::from_shared(bytes[at..].as_mut_ptr(), payload, length as usize) };
             let is_whole = mapping.still_holds(seq);
             if is_whole && revision == Revision::Second {
-                chunk::seal(bytes);
+                chunk::write_checksum(bytes);
             }
             is_whole
         });
@@ -288,11 +292,11 @@ impl Core {
             Ok((_, true)) => {
                 out.next += 1;
                 bump(&counters.chunks);
-                if out.next < out.cut.count {
+                if out.next < out.plan.count {
                     return Sent::Chunk;
                 }
                 bump(&counters.sent);
-                counters.bytes.fetch_add(u64::from(out.cut.payload_length), Ordering::Relaxed);
+                counters.bytes.fetch_add(u64::from(out.plan.payload_length), Ordering::Relaxed);
                 return Sent::Whole;
             }
             Ok((_, false)) => &counters.overwritten,
@@ -367,7 +371,7 @@ impl Endpoint for Sender {
             let channel_mtu = publication.max_payload_length() as u32 + DATA_HEADER_LENGTH;
             let mtu = config.mtu_bytes.unwrap_or(u32::MAX).min(channel_mtu);
             let session = publication.session_id();
-            state.slices = Slices::new(mtu, config.chunk_bytes, config.max_chunk_bytes);
+            state.slices = ChunkSizes::new(mtu, config.chunk_bytes, config.max_chunk_bytes);
             state.note_session(session);
         }
         let has_ears = state.ears.advance(client)?;

@@ -2,27 +2,27 @@ use super::*;
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits { chunk_bytes: 1280, payload_bytes: 1 << 30, needs_checksum: false };
-const WHOSE: Whose = Whose { stream_id: 10_000, epoch: 7, seq: 3, trace_id: 99 };
+const KEY: FrameKey = FrameKey { stream_id: 10_000, epoch: 7, seq: 3, trace_id: 99 };
 const MTU: u32 = 1408;
 
-fn slices() -> Slices {
-    Slices::new(MTU, None, 65_535).unwrap()
+fn slices() -> ChunkSizes {
+    ChunkSizes::new(MTU, None, 65_535).unwrap()
 }
 
 /// One message of a frame whose payload counts up.
 fn message(revision: Revision, payload_length: u32, index: u32) -> Vec<u8> {
-    let cut = slices().cut(payload_length).unwrap();
+    let plan = slices().plan(payload_length).unwrap();
     let header = [0xABu8; HEADER_SLOT_BYTES];
     let header = (index == 0).then_some(&header);
-    let (offset, length) = cut.slice(index);
+    let (offset, length) = plan.slice(index);
     let mut bytes = vec![0; revision.overhead(header.is_some()) + length as usize];
-    let at = encode(&mut bytes, revision, &WHOSE, &cut, index, header);
+    let at = encode(&mut bytes, revision, &KEY, &plan, index, header);
     assert_eq!(at + length as usize, bytes.len());
     for (i, byte) in bytes[at..].iter_mut().enumerate() {
         *byte = (offset as usize + i) as u8;
     }
     if revision == Revision::Second {
-        seal(&mut bytes);
+        write_checksum(&mut bytes);
     }
     bytes
 }
@@ -61,9 +61,9 @@ fn a_frame_has_one_to_65535_chunks() {
     assert_eq!(with_u32(1, BRIDGE_FRAME_CHUNK_CHUNK_COUNT, 65_536), Err(Fault::Count));
     assert_eq!(with_u32(1, BRIDGE_FRAME_CHUNK_CHUNK_COUNT, 65_535), Ok(()));
     let most = slices().first + 65_534 * slices().rest;
-    assert_eq!(slices().cut(most).map(|c| c.count), Some(65_535));
-    assert_eq!(slices().cut(most + 1), None, "one more would not be readable");
-    assert_eq!(slices().cut(0), Some(Cut { payload_length: 0, first: 0, rest: 1280, count: 1 }));
+    assert_eq!(slices().plan(most).map(|c| c.count), Some(65_535));
+    assert_eq!(slices().plan(most + 1), None, "one more would not be readable");
+    assert_eq!(slices().plan(0), Some(ChunkPlan { payload_length: 0, first: 0, rest: 1280, count: 1 }));
 }
 
 /// requirement: bridge-5.2-3
@@ -133,7 +133,7 @@ fn every_message_fits_a_datagram_and_so_one_claim() {
     for (mtu, chunk_bytes) in
         [(576, None), (1408, None), (1408, Some(200)), (8192, None), (65_504, Some(4096))]
     {
-        let slices = Slices::new(mtu, chunk_bytes, 65_535).unwrap();
+        let slices = ChunkSizes::new(mtu, chunk_bytes, 65_535).unwrap();
         let room = (mtu - DATA_HEADER_LENGTH) as usize;
         for revision in [Revision::First, Revision::Second] {
             assert!(revision.overhead(true) + slices.first as usize <= room, "{mtu}");
@@ -141,18 +141,18 @@ fn every_message_fits_a_datagram_and_so_one_claim() {
         }
         assert_eq!(slices.rest, (mtu - 128).min(chunk_bytes.unwrap_or(u32::MAX)));
         for length in [0, 1, slices.first, slices.first + 1, 10_000, 655_360] {
-            let Some(cut) = slices.cut(length) else { continue };
+            let Some(plan) = slices.plan(length) else { continue };
             let mut next = 0;
-            for index in 0..cut.count {
-                let (offset, length) = cut.slice(index);
+            for index in 0..plan.count {
+                let (offset, length) = plan.slice(index);
                 assert_eq!(offset, next);
                 next += length;
             }
             assert_eq!(next, length);
         }
     }
-    assert_eq!(Slices::new(128, None, 65_535), None);
-    assert_eq!(Slices::new(100, None, 65_535), None);
+    assert_eq!(ChunkSizes::new(128, None, 65_535), None);
+    assert_eq!(ChunkSizes::new(100, None, 65_535), None);
 }
 
 #[test]
