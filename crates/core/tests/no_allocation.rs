@@ -7,7 +7,7 @@ use tensorpool_core::consumer::latency::Latency;
 use tensorpool_core::recording::block_pool::Chunks;
 use tensorpool_core::recording::rows::{Memory, Row};
 use tensorpool_core::recording::stream_buffer::{Limits, Track};
-use tensorpool_core::wire::event::{Address, TagFilter};
+use tensorpool_core::wire::event::{TagFilter, TagMatch};
 use tensorpool_core::wire::layout::*;
 
 struct Counting;
@@ -56,7 +56,7 @@ fn a_million_foreign_tags_cost_no_allocation() {
     let mut foreign = 0u64;
     let counted = allocations(|| {
         for _ in 0..1_000_000 {
-            foreign += u64::from(filter.judge(std::hint::black_box(&event)) == Address::Foreign);
+            foreign += u64::from(filter.match_message(std::hint::black_box(&event)) == TagMatch::Foreign);
         }
     });
     assert_eq!((foreign, counted), (1_000_000, 0));

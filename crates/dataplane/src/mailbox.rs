@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use tensorpool_core::wire::event::{Address, TagFilter};
+use tensorpool_core::wire::event::{TagFilter, TagMatch};
 
 use crate::aeron::fragment_filter::Underway;
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
@@ -119,13 +119,13 @@ impl Mailbox {
 
     /// Whether a message is for us; judged by its first fragment.
     fn is_ours(&self, bytes: &[u8]) -> bool {
-        match self.filter.judge(bytes) {
-            Address::Ours => true,
-            Address::Foreign => {
+        match self.filter.match_message(bytes) {
+            TagMatch::Ours => true,
+            TagMatch::Foreign => {
                 self.counters.foreign.fetch_add(1, Ordering::Relaxed);
                 false
             }
-            Address::Unreadable => {
+            TagMatch::Unreadable => {
                 self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
                 false
             }

@@ -125,7 +125,7 @@ impl Reporter {
         if let Some(account) = account {
             // Not taken, it is as good as old: the next one comes soon.
             let tag = format!("service:{role}:{stream_id}");
-            let _ = publication.offer(&event::text(&tag, "account", &account, wall_ns));
+            let _ = publication.offer(&event::encode_text(&tag, "account", &account, wall_ns));
         }
     }
 
@@ -148,7 +148,7 @@ impl Reporter {
             let tag = format!("service:consumer:{}", consumer.stream_id());
             let value = json(consumer, received, dropped, &told);
             // Not taken, it is as good as old: the next one comes soon.
-            let _ = publication.offer(&event::text(&tag, "latency", &value, tick.now.realtime_ns));
+            let _ = publication.offer(&event::encode_text(&tag, "latency", &value, tick.now.realtime_ns));
         }
         self.tell_account(state, tick.now.realtime_ns, false);
     }

@@ -5,7 +5,7 @@ use crate::wire::layout::*;
 
 /// What a look at the start of a message tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Address {
+pub enum TagMatch {
     Ours,
     Foreign,
     /// Not an event, or one that this version cannot read.
@@ -37,40 +37,40 @@ impl TagFilter {
 
     fn is_answer(&self, bytes: &[u8]) -> bool {
         let high = MESSAGE_HEADER_LENGTH + EVENT_MESSAGE_CORRELATION_ID + 4;
-        self.correlation_high.is_none_or(|wanted| get_u32(bytes, high) == wanted)
+        self.correlation_high.is_none_or(|expected| get_u32(bytes, high) == expected)
     }
 
     /// Judges a message, or its first fragment. Allocates nothing.
     #[inline]
-    pub fn judge(&self, bytes: &[u8]) -> Address {
+    pub fn match_message(&self, bytes: &[u8]) -> TagMatch {
         match tag_of(bytes) {
-            None => Address::Unreadable,
-            Some(_) if !self.is_answer(bytes) => Address::Foreign,
-            Some(tag) if self.tags.is_empty() || self.tags.iter().any(|t| matches(t, tag)) => Address::Ours,
-            Some(_) => Address::Foreign,
+            None => TagMatch::Unreadable,
+            Some(_) if !self.is_answer(bytes) => TagMatch::Foreign,
+            Some(tag) if self.tags.is_empty() || self.tags.iter().any(|t| matches(t, tag)) => TagMatch::Ours,
+            Some(_) => TagMatch::Foreign,
         }
     }
 }
 
-fn matches((wanted, is_start): &(Box<[u8]>, bool), tag: &[u8]) -> bool {
-    if *is_start { tag.starts_with(wanted) } else { **wanted == *tag }
+fn matches((expected, is_start): &(Box<[u8]>, bool), tag: &[u8]) -> bool {
+    if *is_start { tag.starts_with(expected) } else { **expected == *tag }
 }
 
 /// The tag of an event, which comes right after its block.
 fn tag_of(bytes: &[u8]) -> Option<&[u8]> {
-    part_of(data_of(bytes)?).map(|(tag, _)| tag)
+    split_text(data_after_block(bytes)?).map(|(tag, _)| tag)
 }
 
 /// Tag, key and value of an event, as bytes.
-pub fn words_of(bytes: &[u8]) -> Option<[&[u8]; 3]> {
-    let (tag, rest) = part_of(data_of(bytes)?)?;
-    let (key, rest) = part_of(rest)?;
-    let (value, _) = part_of(rest)?;
+pub fn text_fields(bytes: &[u8]) -> Option<[&[u8]; 3]> {
+    let (tag, rest) = split_text(data_after_block(bytes)?)?;
+    let (key, rest) = split_text(rest)?;
+    let (value, _) = split_text(rest)?;
     Some([tag, key, value])
 }
 
 /// What follows the block of an event.
-fn data_of(bytes: &[u8]) -> Option<&[u8]> {
+fn data_after_block(bytes: &[u8]) -> Option<&[u8]> {
     let header = bytes.get(..MESSAGE_HEADER_LENGTH)?;
     if get_u16(header, MESSAGE_HEADER_SCHEMA_ID) != SERVICE_SCHEMA_ID
         || get_u16(header, MESSAGE_HEADER_TEMPLATE_ID) != EVENT_MESSAGE_TEMPLATE_ID
@@ -85,13 +85,13 @@ fn data_of(bytes: &[u8]) -> Option<&[u8]> {
 }
 
 /// Data with its length before it, and what comes after.
-fn part_of(data: &[u8]) -> Option<(&[u8], &[u8])> {
+fn split_text(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let length = get_u32(data.get(..4)?, 0) as usize;
     data.get(4..)?.split_at_checked(length)
 }
 
 /// An event with a text, which nobody asked for: a word on the status stream.
-pub fn text(tag: &str, key: &str, value: &str, wall_ns: u64) -> Vec<u8> {
+pub fn encode_text(tag: &str, key: &str, value: &str, wall_ns: u64) -> Vec<u8> {
     let mut out = vec![0; MESSAGE_HEADER_LENGTH + usize::from(EVENT_MESSAGE_BLOCK_LENGTH)];
     put_u16(&mut out, MESSAGE_HEADER_BLOCK_LENGTH, EVENT_MESSAGE_BLOCK_LENGTH);
     put_u16(&mut out, MESSAGE_HEADER_TEMPLATE_ID, EVENT_MESSAGE_TEMPLATE_ID);
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_text_is_an_event_with_a_tag() {
-        let event = text("service:consumer:5", "latency", "{}", 7);
+        let event = encode_text("service:consumer:5", "latency", "{}", 7);
         assert_eq!(tag_of(&event), Some(&b"service:consumer:5"[..]));
         let block = &event[MESSAGE_HEADER_LENGTH..];
         assert_eq!((get_u64(block, EVENT_MESSAGE_TIMESTAMP_NS), block[EVENT_MESSAGE_FORMAT]), (7, 12));
@@ -141,28 +141,28 @@ mod tests {
     #[test]
     fn only_the_exact_tag_is_ours() {
         let filter = TagFilter::new(["service:recorder".to_owned(), "service:recorder:2".to_owned()]);
-        assert_eq!(filter.judge(&event("service:recorder")), Address::Ours);
-        assert_eq!(filter.judge(&event("service:recorder:2")), Address::Ours);
+        assert_eq!(filter.match_message(&event("service:recorder")), TagMatch::Ours);
+        assert_eq!(filter.match_message(&event("service:recorder:2")), TagMatch::Ours);
         for tag in ["service:recorder:1", "service:record", "service:recorder2", "Service:recorder", ""] {
-            assert_eq!(filter.judge(&event(tag)), Address::Foreign, "{tag}");
+            assert_eq!(filter.match_message(&event(tag)), TagMatch::Foreign, "{tag}");
         }
-        assert_eq!(TagFilter::default().judge(&event("service:anyone")), Address::Ours);
+        assert_eq!(TagFilter::default().match_message(&event("service:anyone")), TagMatch::Ours);
     }
 
     #[test]
     fn a_client_hears_only_answers_to_itself() {
         let filter = TagFilter::default().answers_to(Some(7));
         let mut answer = event("service:x");
-        assert_eq!(filter.judge(&answer), Address::Foreign);
+        assert_eq!(filter.match_message(&answer), TagMatch::Foreign);
         put_u64(&mut answer, MESSAGE_HEADER_LENGTH + EVENT_MESSAGE_CORRELATION_ID, 7 << 32 | 5);
-        assert_eq!(filter.judge(&answer), Address::Ours);
+        assert_eq!(filter.match_message(&answer), TagMatch::Ours);
     }
 
     #[test]
     fn a_star_stands_for_any_end() {
         let filter = TagFilter::new(["service:recorder:*".to_owned()]);
-        assert_eq!(filter.judge(&event("service:recorder:7")), Address::Ours);
-        assert_eq!(filter.judge(&event("service:recorder")), Address::Foreign);
+        assert_eq!(filter.match_message(&event("service:recorder:7")), TagMatch::Ours);
+        assert_eq!(filter.match_message(&event("service:recorder")), TagMatch::Foreign);
     }
 
     /// requirement: service-5-2
@@ -172,16 +172,16 @@ mod tests {
         let whole = event("service:x");
         let tag_ends = MESSAGE_HEADER_LENGTH + 48 + 4 + 9;
         for len in 0..tag_ends {
-            assert_eq!(filter.judge(&whole[..len]), Address::Unreadable, "{len}");
+            assert_eq!(filter.match_message(&whole[..len]), TagMatch::Unreadable, "{len}");
         }
-        assert_eq!(filter.judge(&whole[..tag_ends]), Address::Ours);
+        assert_eq!(filter.match_message(&whole[..tag_ends]), TagMatch::Ours);
         for at in [MESSAGE_HEADER_SCHEMA_ID, MESSAGE_HEADER_TEMPLATE_ID] {
             let mut other = whole.clone();
             other[at] ^= 1;
-            assert_eq!(filter.judge(&other), Address::Unreadable);
+            assert_eq!(filter.match_message(&other), TagMatch::Unreadable);
         }
-        let mut lying = whole;
-        put_u32(&mut lying, MESSAGE_HEADER_LENGTH + 48, u32::MAX);
-        assert_eq!(filter.judge(&lying), Address::Unreadable);
+        let mut too_long = whole;
+        put_u32(&mut too_long, MESSAGE_HEADER_LENGTH + 48, u32::MAX);
+        assert_eq!(filter.match_message(&too_long), TagMatch::Unreadable);
     }
 }

@@ -92,7 +92,7 @@ impl<'a> Sources<'a> {
 
 /// None for what is no such word, or has another form. Allocates nothing.
 pub fn read(message: &[u8]) -> Option<Told<'_>> {
-    let [tag, key, value] = event::words_of(message)?;
+    let [tag, key, value] = event::text_fields(message)?;
     let mut rest = Scan(value);
     if !tag.is_ascii() {
         return None;
@@ -290,7 +290,7 @@ mod tests {
     const CONSUMER: &str = r#"{"stream_id":5,"consumer_id":7,"pid":8,"epoch":"1","first_seq":null,"last_seq":"18446744073709551615","span":10,"received":8,"dropped":{"late":1,"gap":2},"outside":{},"looks":4,"final":true}"#;
 
     fn message(tag: &str, key: &str, value: &str) -> Vec<u8> {
-        event::text(tag, key, value, 1)
+        event::encode_text(tag, key, value, 1)
     }
 
     #[test]
