@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
-use tensorpool_core::wire::control::Spoken;
+use tensorpool_core::wire::control::ControlMessage;
 use tensorpool_core::wire::hello::Mode;
 use tensorpool_core::wire::layout::NULL_U64;
 use tensorpool_core::wire::message_cache::Said;
@@ -59,8 +59,8 @@ impl Hearing {
                 found.extend(event.map(|one| one.into_bound(py)));
                 continue;
             }
-            found.push(match Spoken::decode(bytes) {
-                Spoken::QosConsumer(q) => {
+            found.push(match ControlMessage::decode(bytes) {
+                ControlMessage::QosConsumer(q) => {
                     let is_limited = q.mode == Mode::RateLimited;
                     let last_seq = (q.last_seq_seen != NULL_U64).then_some(q.last_seq_seen);
                     let fields = (
@@ -74,7 +74,7 @@ impl Hearing {
                     );
                     self.event(py, &self.consumer_report, fields.into_pyobject(py)?)?
                 }
-                Spoken::QosProducer(q) => {
+                ControlMessage::QosProducer(q) => {
                     let current_seq = (q.current_seq != NULL_U64).then_some(q.current_seq);
                     let fields = (q.stream_id, q.producer_id, q.epoch, current_seq);
                     self.event(py, &self.producer_report, fields.into_pyobject(py)?)?

@@ -45,7 +45,7 @@ pub struct FrameProgress {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Spoken {
+pub enum ControlMessage {
     Hello(ConsumerHello),
     Config(ConsumerConfig),
     Progress(FrameProgress),
@@ -55,7 +55,7 @@ pub enum Spoken {
     Malformed(&'static str),
 }
 
-impl Spoken {
+impl ControlMessage {
     pub fn decode(bytes: &[u8]) -> Self {
         if bytes.len() < MESSAGE_HEADER_LENGTH {
             return Self::Malformed("message header");
@@ -204,16 +204,25 @@ mod tests {
     #[test]
     fn each_comes_back_as_it_went() {
         let [consumer, producer, progress] = all();
-        assert!(matches!(Spoken::decode(&consumer), Spoken::QosConsumer(q) if q.encode() == consumer));
-        assert!(matches!(Spoken::decode(&producer), Spoken::QosProducer(q) if q.encode() == producer));
-        assert!(matches!(Spoken::decode(&progress), Spoken::Progress(p) if p.encode() == *progress));
+        assert!(
+            matches!(ControlMessage::decode(&consumer), ControlMessage::QosConsumer(q) if q.encode() == consumer)
+        );
+        assert!(
+            matches!(ControlMessage::decode(&producer), ControlMessage::QosProducer(q) if q.encode() == producer)
+        );
+        assert!(
+            matches!(ControlMessage::decode(&progress), ControlMessage::Progress(p) if p.encode() == *progress)
+        );
     }
 
     #[test]
     fn every_truncation_is_malformed() {
         for message in all() {
             for len in 0..message.len() {
-                assert!(matches!(Spoken::decode(&message[..len]), Spoken::Malformed(_)), "{len}");
+                assert!(
+                    matches!(ControlMessage::decode(&message[..len]), ControlMessage::Malformed(_)),
+                    "{len}"
+                );
             }
         }
     }
@@ -222,7 +231,7 @@ mod tests {
         #[test]
         fn no_bytes_make_it_panic(mut bytes in proptest::collection::vec(any::<u8>(), 8..120), template in 0u16..14, length in 0u16..60) {
             put_message_header(&mut bytes, length, template);
-            let _ = Spoken::decode(&bytes);
+            let _ = ControlMessage::decode(&bytes);
         }
     }
 }

@@ -13,7 +13,7 @@ use tensorpool_core::bridge::source::Announced;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::wire::announce::{Decoded, PoolAnnounce};
 use tensorpool_core::wire::chunk::{Chunk, Fault, Limits};
-use tensorpool_core::wire::control::Spoken;
+use tensorpool_core::wire::control::ControlMessage;
 
 use super::mapping::Sink;
 use super::private_ring::Private;
@@ -270,7 +270,7 @@ impl State {
                 Decoded::Malformed(_) => return,
                 Decoded::Other => {}
             }
-            if let Spoken::Progress(word) = Spoken::decode(bytes) {
+            if let ControlMessage::Progress(word) = ControlMessage::decode(bytes) {
                 if let Some(at) = by_stream.get(&word.stream_id)
                     && let sink = &mut sinks[*at]
                     && sink.voice_at.is_some()

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorpool_core::wire::control::Spoken;
+use tensorpool_core::wire::control::ControlMessage;
 use tensorpool_core::wire::driver::Heard;
 
 use crate::aeron::{Client, NotTaken};
@@ -46,15 +46,17 @@ impl ControlPlane {
         self.qos.open(client);
         let (mut from_driver, mut spoken) = (Vec::new(), Vec::new());
         self.control.hear(LIMIT, |bytes| match Heard::decode(bytes) {
-            Heard::Other => match Spoken::decode(bytes) {
-                Spoken::Other | Spoken::Malformed(_) => {}
+            Heard::Other => match ControlMessage::decode(bytes) {
+                ControlMessage::Other | ControlMessage::Malformed(_) => {}
                 said => spoken.push(said),
             },
             Heard::Malformed(_) => {}
             said => from_driver.push(said),
         });
         self.qos.hear(LIMIT, |bytes| {
-            if let said @ (Spoken::QosConsumer(_) | Spoken::QosProducer(_)) = Spoken::decode(bytes) {
+            if let said @ (ControlMessage::QosConsumer(_) | ControlMessage::QosProducer(_)) =
+                ControlMessage::decode(bytes)
+            {
                 spoken.push(said);
             }
         });
@@ -64,7 +66,7 @@ impl ControlPlane {
                 endpoint.on_newcomer(tick);
             }
             from_driver.iter().for_each(|said| endpoint.on_driver(said, tick));
-            spoken.iter().for_each(|said| endpoint.on_spoken(said, tick));
+            spoken.iter().for_each(|said| endpoint.on_control_message(said, tick));
         }
     }
 

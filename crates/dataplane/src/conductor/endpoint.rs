@@ -3,7 +3,7 @@
 use tensorpool_core::consumer::announce_filter::Now;
 use tensorpool_core::shm::containment::AllowedBases;
 use tensorpool_core::wire::announce::PoolAnnounce;
-use tensorpool_core::wire::control::Spoken;
+use tensorpool_core::wire::control::ControlMessage;
 use tensorpool_core::wire::driver::Heard;
 
 use crate::aeron::{AeronError, Client};
@@ -46,7 +46,7 @@ pub trait Endpoint: Send + Sync {
     /// Someone new speaks on the control stream; it may be a driver that came back.
     fn on_newcomer(&self, _tick: &Tick<'_>) {}
     /// What producers, consumers and supervisors say to each other.
-    fn on_spoken(&self, _said: &Spoken, _tick: &Tick<'_>) {}
+    fn on_control_message(&self, _said: &ControlMessage, _tick: &Tick<'_>) {}
     /// Gives what is due on the QoS stream to `send`, which says whether it was taken.
     fn send_qos(&self, _tick: &Tick<'_>, _send: &mut dyn FnMut(&[u8]) -> bool) {}
     /// Gives what it has to say on the control stream to `send`, which says whether it was taken.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tensorpool_core::consumer::hello_state::{Greeting, Turn, Wanted};
 use tensorpool_core::consumer::phase::{Phase, Phases};
-use tensorpool_core::wire::control::{QosConsumer, Spoken};
+use tensorpool_core::wire::control::{ControlMessage, QosConsumer};
 use tensorpool_core::wire::hello::{Mode, StreamAddress};
 
 /// Our own reports come back to us; one of the last few is no one else's.
@@ -107,9 +107,9 @@ impl Wanting {
     }
 
     /// What a message changes, and whether it shows that another consumer has our id (decision 17).
-    pub fn on_spoken(&mut self, said: &Spoken) -> (Vec<Turn>, bool) {
+    pub fn on_control_message(&mut self, said: &ControlMessage) -> (Vec<Turn>, bool) {
         match said {
-            Spoken::Config(config) => {
+            ControlMessage::Config(config) => {
                 if config.stream_id == self.greeting.stream_id()
                     && Some(config.consumer_id) == self.greeting.consumer_id()
                 {
@@ -125,7 +125,7 @@ impl Wanting {
                 }
                 (turns, false)
             }
-            Spoken::QosConsumer(qos) => {
+            ControlMessage::QosConsumer(qos) => {
                 let is_ours = Some(qos.consumer_id) == self.greeting.consumer_id();
                 let is_current = qos.stream_id == self.greeting.stream_id();
                 (Vec::new(), is_ours && is_current && !self.reports.contains(qos))

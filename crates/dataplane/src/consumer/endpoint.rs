@@ -9,7 +9,7 @@ use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::epoch::Mapping;
 use tensorpool_core::wire::announce::PoolAnnounce;
-use tensorpool_core::wire::control::{QosConsumer, Spoken};
+use tensorpool_core::wire::control::{ControlMessage, QosConsumer};
 use tensorpool_core::wire::driver::Heard;
 use tensorpool_core::wire::layout::NULL_U64;
 
@@ -246,11 +246,11 @@ impl Endpoint for Consumer {
         !self.is_closed()
     }
 
-    fn on_spoken(&self, said: &Spoken, tick: &Tick<'_>) {
-        if let Spoken::Progress(said) = said {
+    fn on_control_message(&self, said: &ControlMessage, tick: &Tick<'_>) {
+        if let ControlMessage::Progress(said) = said {
             return self.hear_progress(said);
         }
-        let (turns, collides) = self.wanting().on_spoken(said);
+        let (turns, collides) = self.wanting().on_control_message(said);
         if collides {
             return self.collide(tick);
         }
@@ -267,7 +267,7 @@ impl Endpoint for Consumer {
             let epoch = self.mapping().map_or(0, |m| m.epoch);
             self.event(tick.events, tick.now.monotonic_ns, kind, epoch, detail);
         }
-        if matches!(said, Spoken::Config(_)) {
+        if matches!(said, ControlMessage::Config(_)) {
             self.turn(turns);
         }
     }

@@ -12,7 +12,7 @@ use tensorpool_core::consumer::hello_state;
 use tensorpool_core::consumer::progress_tracker::{Follower, Outline, Verdict};
 use tensorpool_core::shm::epoch::{Located, Mapping};
 use tensorpool_core::shm::filled::{self, Whole};
-use tensorpool_core::wire::control::{FrameProgress, ProgressState, Spoken};
+use tensorpool_core::wire::control::{ControlMessage, FrameProgress, ProgressState};
 use tensorpool_core::wire::hello::StreamAddress;
 
 use super::reader::Reading;
@@ -84,7 +84,7 @@ impl Following {
         out.extend(self.heard.drain(..heard));
         if let Some(subscription) = self.subscription.get() {
             subscription.poll(limit - heard, |bytes, _| {
-                if let Spoken::Progress(said) = Spoken::decode(bytes)
+                if let ControlMessage::Progress(said) = ControlMessage::decode(bytes)
                     && said.stream_id == stream_id
                 {
                     out.push(said);

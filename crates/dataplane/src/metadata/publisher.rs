@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::producer::metadata_schedule::{Board, Periods, Speaker};
-use tensorpool_core::wire::control::Spoken;
+use tensorpool_core::wire::control::ControlMessage;
 
 use crate::aeron::{AeronError, Client, Publication};
 use crate::conductor::handle::Handle;
@@ -101,8 +101,8 @@ impl Endpoint for Bulletin {
         true
     }
 
-    fn on_spoken(&self, said: &Spoken, tick: &Tick<'_>) {
-        if let Spoken::Hello(hello) = said
+    fn on_control_message(&self, said: &ControlMessage, tick: &Tick<'_>) {
+        if let ControlMessage::Hello(hello) = said
             && hello.stream_id == self.producer.stream_id()
         {
             self.lock().board.on_hello(hello.consumer_id, tick.now.monotonic_ns);

@@ -11,7 +11,7 @@ use tensorpool_core::shm::epoch::Mapping;
 use tensorpool_core::shm::region::Access;
 use tensorpool_core::shm::region_lock::RegionLock;
 use tensorpool_core::wire::announce::PoolAnnounce;
-use tensorpool_core::wire::control::{QosProducer, Spoken};
+use tensorpool_core::wire::control::{ControlMessage, QosProducer};
 use tensorpool_core::wire::driver::{AttachResponse, Heard};
 use tensorpool_core::wire::layout::NULL_U64;
 
@@ -182,9 +182,9 @@ impl Endpoint for Producer {
         }
     }
 
-    fn on_spoken(&self, said: &Spoken, tick: &Tick<'_>) {
-        let changes = self.wishing().on_spoken(said, tick.now.monotonic_ns);
-        if matches!(said, Spoken::Hello(hello) if hello.stream_id == self.config.stream_id) {
+    fn on_control_message(&self, said: &ControlMessage, tick: &Tick<'_>) {
+        let changes = self.wishing().on_control_message(said, tick.now.monotonic_ns);
+        if matches!(said, ControlMessage::Hello(hello) if hello.stream_id == self.config.stream_id) {
             // Someone may be waiting to map us.
             self.announce_soon();
             self.next_listeners_ns.store(0, Ordering::Relaxed);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tensorpool_core::producer::grants::{Change, Policy, Wishes};
 use tensorpool_core::producer::readers::Readers;
-use tensorpool_core::wire::control::Spoken;
+use tensorpool_core::wire::control::ControlMessage;
 use tensorpool_core::wire::driver::{Heard, Role};
 use tensorpool_core::wire::hello::{ConsumerConfig, ProgressHints};
 
@@ -35,9 +35,9 @@ impl Wishing {
         }
     }
 
-    pub fn on_spoken(&mut self, said: &Spoken, now_ns: u64) -> Vec<Change> {
+    pub fn on_control_message(&mut self, said: &ControlMessage, now_ns: u64) -> Vec<Change> {
         match said {
-            Spoken::Hello(hello) => {
+            ControlMessage::Hello(hello) => {
                 let Some((answer, changes)) = self.wishes.on_hello(hello, now_ns) else {
                     return Vec::new();
                 };
@@ -47,12 +47,12 @@ impl Wishing {
                 self.answers.push_back(answer);
                 changes
             }
-            Spoken::Config(order)
+            ControlMessage::Config(order)
                 if order.stream_id == self.stream_id && self.said.get(&order.consumer_id) != Some(order) =>
             {
                 self.wishes.on_order(order, now_ns)
             }
-            Spoken::QosConsumer(qos) => {
+            ControlMessage::QosConsumer(qos) => {
                 self.wishes.on_qos(qos.stream_id, qos.consumer_id, now_ns);
                 if qos.stream_id == self.stream_id {
                     self.readers.on_qos(qos.consumer_id, qos.epoch, now_ns);
