@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tensorpool_core::lease::attachment::{Answer, Attachment, Lost, Refusal, Revocation, Terms};
 use tensorpool_core::os::time::monotonic_ns;
-use tensorpool_core::wire::driver::{AttachResponse, Heard, code_word};
+use tensorpool_core::wire::driver::{AttachResponse, DriverMessage, code_str};
 
 use crate::conductor::Tick;
 use crate::conductor::events::Event;
@@ -88,10 +88,10 @@ impl Lease {
         }
     }
 
-    pub fn on_driver<'a>(&self, heard: &'a Heard, tick: &Tick<'_>) -> Turn<'a> {
+    pub fn on_driver<'a>(&self, heard: &'a DriverMessage, tick: &Tick<'_>) -> Turn<'a> {
         let now_ns = tick.now.monotonic_ns;
         match heard {
-            Heard::Attached(response) => {
+            DriverMessage::Attached(response) => {
                 let answer = self.attachment().on_response(response, now_ns);
                 match answer {
                     Answer::Ignored => Turn::Nothing,
@@ -102,7 +102,7 @@ impl Lease {
                     }
                 }
             }
-            Heard::Revoked(revoked) => {
+            DriverMessage::Revoked(revoked) => {
                 let revocation = self.attachment().on_revoked(revoked, now_ns);
                 match revocation {
                     Revocation::NotOurs => Turn::Nothing,
@@ -116,11 +116,11 @@ impl Lease {
                     }
                 }
             }
-            Heard::Shutdown { message, .. } => {
+            DriverMessage::Shutdown { message, .. } => {
                 let ours = self.attachment().on_shutdown(now_ns);
                 if ours { self.end(tick, "driver_shutdown", message.clone()) } else { Turn::Nothing }
             }
-            Heard::Other | Heard::Malformed(_) => Turn::Nothing,
+            DriverMessage::Other | DriverMessage::Malformed(_) => Turn::Nothing,
         }
     }
 
@@ -212,7 +212,7 @@ fn is_same(told: Option<&Refusal>, refusal: Option<&Refusal>) -> bool {
 
 pub fn describe(refusal: &Refusal) -> String {
     match refusal {
-        Refusal::Code(code, message) => format!("{}: {message}", code_word(*code)),
+        Refusal::Code(code, message) => format!("{}: {message}", code_str(*code)),
         Refusal::Protocol(why) | Refusal::Regions(why) => why.clone(),
         Refusal::NoAnswer => "no driver answers".to_owned(),
     }

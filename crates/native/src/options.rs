@@ -8,7 +8,7 @@ use tensorpool_core::consumer::phase::Phase;
 use tensorpool_core::lease::attachment::{Refusal, Terms};
 use tensorpool_core::producer::grants::Policy;
 use tensorpool_core::producer::progress_schedule::Floors;
-use tensorpool_core::wire::driver::{Revision, Role, code_word};
+use tensorpool_core::wire::driver::{Revision, Role, code_str};
 use tensorpool_core::wire::hello::{Mode, ProgressHints};
 use tensorpool_dataplane::consumer::Standing;
 use tensorpool_dataplane::lease::Lease;
@@ -139,7 +139,7 @@ pub fn lease_status<'py>(py: Python<'py>, lease: Option<&Lease>) -> PyResult<Opt
     dict.set_item("ended", status.ended)?;
     let (code, message) = match status.refusal {
         None => (None, None),
-        Some(Refusal::Code(code, message)) => (Some(code_word(code)), Some(message)),
+        Some(Refusal::Code(code, message)) => (Some(code_str(code)), Some(message)),
         Some(Refusal::Protocol(why)) => (Some("PROTOCOL"), Some(why)),
         Some(Refusal::Regions(why)) => (Some("REGIONS"), Some(why)),
         Some(Refusal::NoAnswer) => (Some("NO_ANSWER"), Some(String::new())),

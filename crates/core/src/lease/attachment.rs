@@ -5,7 +5,7 @@
 //! from the answers to all others on the shared control stream. A request that is not answered is sent again
 //! as it was; the driver gives the same answer to it.
 
-use crate::wire::driver::{AttachRequest, AttachResponse, LeaseName, LeaseRevoked, Revision, Role};
+use crate::wire::driver::{AttachRequest, AttachResponse, LeaseKey, LeaseRevoked, Revision, Role};
 use crate::wire::layout::{HEADER_SLOT_BYTES, LAYOUT_VERSION, NULL_U32, NULL_U64, RESPONSE_CODE_OK};
 
 /// Missed announces after which the driver counts as lost.
@@ -44,7 +44,7 @@ struct Asked {
 
 #[derive(Clone, Debug)]
 struct Held {
-    name: LeaseName,
+    name: LeaseKey,
     epoch: u64,
     keepalive_ns: u64,
     next_keepalive_ns: u64,
@@ -94,7 +94,7 @@ impl Attachment {
         &self.terms
     }
 
-    pub fn lease(&self) -> Option<LeaseName> {
+    pub fn lease(&self) -> Option<LeaseKey> {
         match &self.phase {
             Phase::Held(held) => Some(held.name),
             _ => None,
@@ -234,7 +234,7 @@ impl Attachment {
             self.refuse(Refusal::Code(response.code, response.error_message.clone()), now_ns);
             return Answer::Refused;
         }
-        let name = LeaseName {
+        let name = LeaseKey {
             lease_id: response.lease_id,
             stream_id: request.stream_id,
             client_id: request.client_id,
@@ -307,7 +307,7 @@ impl Attachment {
 
     /// Whether the end of that lease may be what a refused producer waits for: the end of another's, not the
     /// echo of what it gave back itself.
-    fn waits_for(&self, ended: &LeaseName) -> bool {
+    fn waits_for(&self, ended: &LeaseKey) -> bool {
         self.terms.role == Role::Producer
             && ended.role == Role::Producer
             && ended.client_id != self.client_id

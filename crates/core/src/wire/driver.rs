@@ -91,14 +91,14 @@ impl AttachRequest {
 
 /// A lease as its holder names it in every message about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseName {
+pub struct LeaseKey {
     pub lease_id: u64,
     pub stream_id: u32,
     pub client_id: u32,
     pub role: Role,
 }
 
-impl LeaseName {
+impl LeaseKey {
     pub fn encode_keepalive(&self, now_ns: u64) -> Vec<u8> {
         let mut out = message(SHM_LEASE_KEEPALIVE_BLOCK_LENGTH, SHM_LEASE_KEEPALIVE_TEMPLATE_ID);
         let b = &mut out[MESSAGE_HEADER_LENGTH..];
@@ -199,13 +199,13 @@ impl RevokeReason {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRevoked {
-    pub lease: LeaseName,
+    pub lease: LeaseKey,
     pub reason: RevokeReason,
     pub message: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum DriverMessage {
     Attached(AttachResponse),
     Revoked(LeaseRevoked),
     Shutdown {
@@ -217,7 +217,7 @@ pub enum Heard {
     Malformed(&'static str),
 }
 
-impl Heard {
+impl DriverMessage {
     pub fn decode(bytes: &[u8]) -> Self {
         if bytes.len() < MESSAGE_HEADER_LENGTH {
             return Self::Malformed("message header");
@@ -246,11 +246,11 @@ fn block(bytes: &[u8], known: u16) -> Result<(&[u8], &[u8]), &'static str> {
     if length < known { Err("block") } else { Ok((b, rest)) }
 }
 
-fn attach_response(bytes: &[u8]) -> Result<Heard, &'static str> {
+fn attach_response(bytes: &[u8]) -> Result<DriverMessage, &'static str> {
     let (b, mut rest) = block(bytes, SHM_ATTACH_RESPONSE_BLOCK_LENGTH)?;
     let second = b.len() == usize::from(SHM_ATTACH_RESPONSE_R2_BLOCK_LENGTH);
     let pools = take_pools(&mut rest)?;
-    Ok(Heard::Attached(AttachResponse {
+    Ok(DriverMessage::Attached(AttachResponse {
         revision: if second { Revision::Second } else { Revision::First },
         correlation_id: get_u64(b, SHM_ATTACH_RESPONSE_CORRELATION_ID) as i64,
         code: get_i32(b, SHM_ATTACH_RESPONSE_CODE),
@@ -268,9 +268,9 @@ fn attach_response(bytes: &[u8]) -> Result<Heard, &'static str> {
     }))
 }
 
-fn lease_revoked(bytes: &[u8]) -> Result<Heard, &'static str> {
+fn lease_revoked(bytes: &[u8]) -> Result<DriverMessage, &'static str> {
     let (b, mut rest) = block(bytes, SHM_LEASE_REVOKED_BLOCK_LENGTH)?;
-    let lease = LeaseName {
+    let lease = LeaseKey {
         lease_id: get_u64(b, SHM_LEASE_REVOKED_LEASE_ID),
         stream_id: get_u32(b, SHM_LEASE_REVOKED_STREAM_ID),
         client_id: get_u32(b, SHM_LEASE_REVOKED_CLIENT_ID),
@@ -283,19 +283,23 @@ fn lease_revoked(bytes: &[u8]) -> Result<Heard, &'static str> {
         LEASE_REVOKE_REASON_REVOKED => RevokeReason::Revoked,
         _ => return Err("reason"),
     };
-    Ok(Heard::Revoked(LeaseRevoked { lease, reason, message: take_string(&mut rest, "errorMessage")? }))
+    Ok(DriverMessage::Revoked(LeaseRevoked {
+        lease,
+        reason,
+        message: take_string(&mut rest, "errorMessage")?,
+    }))
 }
 
-fn shutdown(bytes: &[u8]) -> Result<Heard, &'static str> {
+fn shutdown(bytes: &[u8]) -> Result<DriverMessage, &'static str> {
     let (b, mut rest) = block(bytes, SHM_DRIVER_SHUTDOWN_BLOCK_LENGTH)?;
     let reason = b[SHM_DRIVER_SHUTDOWN_REASON];
     if reason > SHUTDOWN_REASON_ERROR {
         return Err("reason");
     }
-    Ok(Heard::Shutdown { reason, message: take_string(&mut rest, "errorMessage")? })
+    Ok(DriverMessage::Shutdown { reason, message: take_string(&mut rest, "errorMessage")? })
 }
 
-pub const fn code_word(code: i32) -> &'static str {
+pub const fn code_str(code: i32) -> &'static str {
     match code {
         RESPONSE_CODE_OK => "OK",
         RESPONSE_CODE_UNSUPPORTED => "UNSUPPORTED",
@@ -311,7 +315,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const NAME: LeaseName = LeaseName { lease_id: 7, stream_id: 10_000, client_id: 42, role: Role::Producer };
+    const NAME: LeaseKey = LeaseKey { lease_id: 7, stream_id: 10_000, client_id: 42, role: Role::Producer };
 
     pub fn revoked(role: u8, reason: u8) -> Vec<u8> {
         let mut out = message(SHM_LEASE_REVOKED_BLOCK_LENGTH, SHM_LEASE_REVOKED_TEMPLATE_ID);
@@ -328,12 +332,17 @@ mod tests {
     /// requirement: driver-4.9-8
     #[test]
     fn a_revocation_is_read_and_one_with_an_unknown_reason_or_role_is_void() {
-        let Heard::Revoked(told) = Heard::decode(&revoked(ROLE_PRODUCER, 2)) else { panic!("not read") };
+        let DriverMessage::Revoked(told) = DriverMessage::decode(&revoked(ROLE_PRODUCER, 2)) else {
+            panic!("not read")
+        };
         assert_eq!((told.lease, told.reason, told.message.as_str()), (NAME, RevokeReason::Expired, "no"));
         for reason in [0, 4, 255] {
-            assert_eq!(Heard::decode(&revoked(ROLE_PRODUCER, reason)), Heard::Malformed("reason"));
+            assert_eq!(
+                DriverMessage::decode(&revoked(ROLE_PRODUCER, reason)),
+                DriverMessage::Malformed("reason")
+            );
         }
-        assert_eq!(Heard::decode(&revoked(3, 1)), Heard::Malformed("role"));
+        assert_eq!(DriverMessage::decode(&revoked(3, 1)), DriverMessage::Malformed("role"));
     }
 
     #[test]
@@ -356,7 +365,7 @@ mod tests {
     fn every_truncation_of_a_notice_is_malformed() {
         let bytes = revoked(ROLE_CONSUMER, 1);
         for len in 0..bytes.len() {
-            assert!(matches!(Heard::decode(&bytes[..len]), Heard::Malformed(_)), "{len}");
+            assert!(matches!(DriverMessage::decode(&bytes[..len]), DriverMessage::Malformed(_)), "{len}");
         }
     }
 
@@ -368,7 +377,7 @@ mod tests {
             length in prop_oneof![Just(51u16), Just(54), Just(26), Just(9), any::<u16>()],
         ) {
             put_header_of(&mut bytes, length, template, DRIVER_SCHEMA_ID, DRIVER_SCHEMA_VERSION);
-            let _ = Heard::decode(&bytes);
+            let _ = DriverMessage::decode(&bytes);
         }
     }
 }

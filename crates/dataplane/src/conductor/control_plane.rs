@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorpool_core::wire::control::ControlMessage;
-use tensorpool_core::wire::driver::Heard;
+use tensorpool_core::wire::driver::DriverMessage;
 
 use crate::aeron::{Client, NotTaken};
 use crate::conductor::shared_stream::Talk;
@@ -45,12 +45,12 @@ impl ControlPlane {
         self.control.open(client);
         self.qos.open(client);
         let (mut from_driver, mut spoken) = (Vec::new(), Vec::new());
-        self.control.hear(LIMIT, |bytes| match Heard::decode(bytes) {
-            Heard::Other => match ControlMessage::decode(bytes) {
+        self.control.hear(LIMIT, |bytes| match DriverMessage::decode(bytes) {
+            DriverMessage::Other => match ControlMessage::decode(bytes) {
                 ControlMessage::Other | ControlMessage::Malformed(_) => {}
                 said => spoken.push(said),
             },
-            Heard::Malformed(_) => {}
+            DriverMessage::Malformed(_) => {}
             said => from_driver.push(said),
         });
         self.qos.hear(LIMIT, |bytes| {

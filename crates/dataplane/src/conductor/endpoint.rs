@@ -4,7 +4,7 @@ use tensorpool_core::consumer::announce_filter::Now;
 use tensorpool_core::shm::containment::AllowedBases;
 use tensorpool_core::wire::announce::PoolAnnounce;
 use tensorpool_core::wire::control::ControlMessage;
-use tensorpool_core::wire::driver::Heard;
+use tensorpool_core::wire::driver::DriverMessage;
 
 use crate::aeron::{AeronError, Client};
 use crate::conductor::events::Events;
@@ -42,7 +42,7 @@ pub trait Endpoint: Send + Sync {
     fn talks(&self) -> bool {
         false
     }
-    fn on_driver(&self, _heard: &Heard, _tick: &Tick<'_>) {}
+    fn on_driver(&self, _heard: &DriverMessage, _tick: &Tick<'_>) {}
     /// Someone new speaks on the control stream; it may be a driver that came back.
     fn on_newcomer(&self, _tick: &Tick<'_>) {}
     /// What producers, consumers and supervisors say to each other.

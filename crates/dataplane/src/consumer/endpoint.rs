@@ -10,7 +10,7 @@ use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::epoch::Mapping;
 use tensorpool_core::wire::announce::PoolAnnounce;
 use tensorpool_core::wire::control::{ControlMessage, QosConsumer};
-use tensorpool_core::wire::driver::Heard;
+use tensorpool_core::wire::driver::DriverMessage;
 use tensorpool_core::wire::layout::NULL_U64;
 
 use super::control::Wanting;
@@ -297,7 +297,7 @@ impl Endpoint for Consumer {
         wanting.report(qos, now_ns, send);
     }
 
-    fn on_driver(&self, heard: &Heard, tick: &Tick<'_>) {
+    fn on_driver(&self, heard: &DriverMessage, tick: &Tick<'_>) {
         let Some(lease) = &self.lease else { return };
         match lease.on_driver(heard, tick) {
             Turn::Nothing => {}

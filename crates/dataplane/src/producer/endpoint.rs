@@ -12,7 +12,7 @@ use tensorpool_core::shm::region::Access;
 use tensorpool_core::shm::region_lock::RegionLock;
 use tensorpool_core::wire::announce::PoolAnnounce;
 use tensorpool_core::wire::control::{ControlMessage, QosProducer};
-use tensorpool_core::wire::driver::{AttachResponse, Heard};
+use tensorpool_core::wire::driver::{AttachResponse, DriverMessage};
 use tensorpool_core::wire::layout::NULL_U64;
 
 use super::grants::Wishing;
@@ -165,7 +165,7 @@ impl Endpoint for Producer {
         }
     }
 
-    fn on_driver(&self, heard: &Heard, tick: &Tick<'_>) {
+    fn on_driver(&self, heard: &DriverMessage, tick: &Tick<'_>) {
         let changes = self.wishing().on_driver(heard);
         self.apply(changes);
         let Some(lease) = &self.lease else { return };

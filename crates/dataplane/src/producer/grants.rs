@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tensorpool_core::producer::grants::{Change, Policy, Wishes};
 use tensorpool_core::producer::readers::Readers;
 use tensorpool_core::wire::control::ControlMessage;
-use tensorpool_core::wire::driver::{Heard, Role};
+use tensorpool_core::wire::driver::{DriverMessage, Role};
 use tensorpool_core::wire::hello::{ConsumerConfig, ProgressHints};
 
 /// How often those who fell silent are looked for.
@@ -64,9 +64,11 @@ impl Wishing {
     }
 
     /// A consumer whose lease has ended has left.
-    pub fn on_driver(&mut self, heard: &Heard) -> Vec<Change> {
+    pub fn on_driver(&mut self, heard: &DriverMessage) -> Vec<Change> {
         match heard {
-            Heard::Revoked(r) if r.lease.role == Role::Consumer && r.lease.stream_id == self.stream_id => {
+            DriverMessage::Revoked(r)
+                if r.lease.role == Role::Consumer && r.lease.stream_id == self.stream_id =>
+            {
                 self.said.remove(&r.lease.client_id);
                 self.readers.on_leave(r.lease.client_id);
                 self.wishes.on_leave(r.lease.client_id)

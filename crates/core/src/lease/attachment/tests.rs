@@ -66,7 +66,7 @@ fn attached(role: Role) -> Attachment {
     a
 }
 
-fn revoked(name: LeaseName) -> LeaseRevoked {
+fn revoked(name: LeaseKey) -> LeaseRevoked {
     LeaseRevoked { lease: name, reason: RevokeReason::Revoked, message: String::new() }
 }
 
@@ -172,13 +172,13 @@ fn the_echo_of_what_was_given_back_wakes_nobody_and_another_s_end_does() {
     a.give_back("cannot be mapped".into(), 0);
     work(&mut a, 0);
     assert_eq!(a.on_revoked(&revoked(own), 0), Revocation::NotOurs);
-    let other = LeaseName { lease_id: 1, client_id: 1, ..own };
+    let other = LeaseKey { lease_id: 1, client_id: 1, ..own };
     assert_eq!(a.on_revoked(&revoked(other), 0), Revocation::NotOurs);
     assert!(work(&mut a, S / 4).0.is_empty(), "the pause holds");
     let (sent, _) = work(&mut a, 2 * S);
     let busy = AttachResponse { code: RESPONSE_CODE_REJECTED, ..granted(&sent[0], 0) };
     assert_eq!(a.on_response(&busy, 2 * S), Answer::Refused);
-    a.on_revoked(&revoked(LeaseName { role: Role::Consumer, ..other }), 2 * S);
+    a.on_revoked(&revoked(LeaseKey { role: Role::Consumer, ..other }), 2 * S);
     assert!(work(&mut a, 2 * S + S / 4).0.is_empty(), "a consumer's end frees nothing");
     a.on_revoked(&revoked(other), 2 * S);
     assert_eq!(templates(&work(&mut a, 2 * S + S / 4).0), [SHM_ATTACH_REQUEST_TEMPLATE_ID]);
@@ -201,10 +201,10 @@ fn our_own_revocation_ends_the_lease_and_another_s_does_not() {
     let mut a = attached(Role::Producer);
     let name = a.lease().unwrap();
     let foreign = [
-        LeaseName { lease_id: 1, ..name },
-        LeaseName { client_id: 1, ..name },
-        LeaseName { stream_id: 1, ..name },
-        LeaseName { role: Role::Consumer, ..name },
+        LeaseKey { lease_id: 1, ..name },
+        LeaseKey { client_id: 1, ..name },
+        LeaseKey { stream_id: 1, ..name },
+        LeaseKey { role: Role::Consumer, ..name },
     ];
     for other in foreign {
         assert_eq!(a.on_revoked(&revoked(other), 0), Revocation::NotOurs);
@@ -218,7 +218,7 @@ fn our_own_revocation_ends_the_lease_and_another_s_does_not() {
 #[test]
 fn a_consumer_learns_that_its_producer_is_gone_and_keeps_its_lease() {
     let mut a = attached(Role::Consumer);
-    let producer = LeaseName { lease_id: 1, stream_id: 10_000, client_id: 1, role: Role::Producer };
+    let producer = LeaseKey { lease_id: 1, stream_id: 10_000, client_id: 1, role: Role::Producer };
     assert_eq!(a.on_revoked(&revoked(producer), 0), Revocation::ProducerGone);
     assert!(a.is_held());
 }
