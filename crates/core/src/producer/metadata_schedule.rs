@@ -207,7 +207,7 @@ impl Board {
 mod tests {
     use super::*;
     use crate::consumer::blob_assembly::Blobs;
-    use crate::wire::metadata::{DataSourceAnnounce, DataSourceMeta, Told};
+    use crate::wire::metadata::{DataSourceAnnounce, DataSourceMeta, MetadataMessage};
 
     const WHO: Speaker = Speaker { producer_id: 5, epoch: 6 };
     const SECOND: u64 = 1_000_000_000;
@@ -239,12 +239,14 @@ mod tests {
                 return false;
             }
             room -= 1;
-            said.push(match Told::decode(message) {
-                Told::Announce(a) => format!("announce {} of {}/{}", a.meta_version, a.producer_id, a.epoch),
-                Told::Meta(m) => format!("meta {}", m.meta_version),
-                Told::BlobAnnounce(b) => format!("blob {} at {}", b.blob_type, b.meta_version),
-                Told::BlobChunk(c) => format!("chunk {}", c.offset),
-                Told::BlobComplete(_) => "complete".to_owned(),
+            said.push(match MetadataMessage::decode(message) {
+                MetadataMessage::Announce(a) => {
+                    format!("announce {} of {}/{}", a.meta_version, a.producer_id, a.epoch)
+                }
+                MetadataMessage::Meta(m) => format!("meta {}", m.meta_version),
+                MetadataMessage::BlobAnnounce(b) => format!("blob {} at {}", b.blob_type, b.meta_version),
+                MetadataMessage::BlobChunk(c) => format!("chunk {}", c.offset),
+                MetadataMessage::BlobComplete(_) => "complete".to_owned(),
                 other => panic!("{other:?}"),
             });
             true
@@ -308,10 +310,10 @@ mod tests {
             let mut messages = 0;
             board.say(1, WHO, &mut |message| {
                 messages += 1;
-                match Told::decode(message) {
-                    Told::BlobAnnounce(m) => blobs.on_announce(1, Some(6), m),
-                    Told::BlobChunk(m) => blobs.on_chunk(1, m),
-                    Told::BlobComplete(m) => blobs.on_complete(1, m),
+                match MetadataMessage::decode(message) {
+                    MetadataMessage::BlobAnnounce(m) => blobs.on_announce(1, Some(6), m),
+                    MetadataMessage::BlobChunk(m) => blobs.on_chunk(1, m),
+                    MetadataMessage::BlobComplete(m) => blobs.on_complete(1, m),
                     other => panic!("{other:?}"),
                 }
                 true

@@ -61,7 +61,7 @@ pub struct BlobComplete {
 
 /// A message of the metadata stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told<'a> {
+pub enum MetadataMessage<'a> {
     Announce(DataSourceAnnounce),
     Meta(DataSourceMeta),
     BlobAnnounce(BlobAnnounce),
@@ -71,7 +71,7 @@ pub enum Told<'a> {
     Malformed(&'static str),
 }
 
-impl<'a> Told<'a> {
+impl<'a> MetadataMessage<'a> {
     pub fn decode(bytes: &'a [u8]) -> Self {
         if bytes.len() < MESSAGE_HEADER_LENGTH {
             return Self::Malformed("message header");
@@ -287,16 +287,16 @@ mod tests {
     #[test]
     fn each_comes_back_as_it_went() {
         for message in all() {
-            let again = match Told::decode(&message) {
-                Told::Announce(m) => m.encode(),
-                Told::Meta(m) => m.encode(),
-                Told::BlobAnnounce(m) => m.encode(),
-                Told::BlobChunk(m) => m.encode(),
-                Told::BlobComplete(m) => m.encode(),
+            let again = match MetadataMessage::decode(&message) {
+                MetadataMessage::Announce(m) => m.encode(),
+                MetadataMessage::Meta(m) => m.encode(),
+                MetadataMessage::BlobAnnounce(m) => m.encode(),
+                MetadataMessage::BlobChunk(m) => m.encode(),
+                MetadataMessage::BlobComplete(m) => m.encode(),
                 other => panic!("{other:?}"),
             };
             assert_eq!(again, message);
-            assert_eq!(Told::stream_of(&message), Some(1));
+            assert_eq!(MetadataMessage::stream_of(&message), Some(1));
         }
     }
 
@@ -304,7 +304,10 @@ mod tests {
     fn every_truncation_is_malformed() {
         for message in all() {
             for len in 0..message.len() {
-                assert!(matches!(Told::decode(&message[..len]), Told::Malformed(_)), "{len}");
+                assert!(
+                    matches!(MetadataMessage::decode(&message[..len]), MetadataMessage::Malformed(_)),
+                    "{len}"
+                );
             }
         }
     }
@@ -313,8 +316,8 @@ mod tests {
         #[test]
         fn no_bytes_make_it_panic(mut bytes in proptest::collection::vec(any::<u8>(), 8..200), template in 5u16..15, length in 0u16..40) {
             put_message_header(&mut bytes, length, template);
-            let _ = Told::decode(&bytes);
-            let _ = Told::stream_of(&bytes);
+            let _ = MetadataMessage::decode(&bytes);
+            let _ = MetadataMessage::stream_of(&bytes);
         }
     }
 }

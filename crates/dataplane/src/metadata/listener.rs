@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tensorpool_core::consumer::blob_assembly::{Blob, Blobs, Discard};
 use tensorpool_core::consumer::metadata_cache::{Described, MetadataBook, Source};
-use tensorpool_core::wire::metadata::Told;
+use tensorpool_core::wire::metadata::MetadataMessage;
 
 use crate::aeron::channels::untethered;
 use crate::aeron::fragment_filter::Underway;
@@ -145,7 +145,7 @@ impl State {
             FRAGMENTS_A_ROUND,
             |bytes, header| {
                 underway.wants(header, || {
-                    let ours = Told::stream_of(bytes).is_some_and(|id| known.contains_key(&id));
+                    let ours = MetadataMessage::stream_of(bytes).is_some_and(|id| known.contains_key(&id));
                     foreign += u64::from(!ours);
                     ours
                 })
@@ -154,8 +154,8 @@ impl State {
         );
         counters.foreign.fetch_add(foreign, Ordering::Relaxed);
         for (speaker, bytes) in whole {
-            let stream = Told::stream_of(&bytes).and_then(|id| streams.get_mut(&id));
-            let heard = stream.is_some_and(|s| s.on_told(speaker, Told::decode(&bytes)));
+            let stream = MetadataMessage::stream_of(&bytes).and_then(|id| streams.get_mut(&id));
+            let heard = stream.is_some_and(|s| s.on_message(speaker, MetadataMessage::decode(&bytes)));
             let fate = if heard { &counters.heard } else { &counters.malformed };
             fate.fetch_add(1, Ordering::Relaxed);
         }
@@ -164,14 +164,16 @@ impl State {
 
 impl Stream {
     /// False for what cannot be read.
-    fn on_told(&mut self, speaker: i32, told: Told<'_>) -> bool {
+    fn on_message(&mut self, speaker: i32, told: MetadataMessage<'_>) -> bool {
         match told {
-            Told::Announce(m) => self.book.on_announce(speaker, m),
-            Told::Meta(m) => self.book.on_meta(speaker, m),
-            Told::BlobAnnounce(m) => self.blobs.on_announce(speaker, self.book.epoch_of(speaker), m),
-            Told::BlobChunk(m) => self.blobs.on_chunk(speaker, m),
-            Told::BlobComplete(m) => self.blobs.on_complete(speaker, m),
-            Told::Other | Told::Malformed(_) => return false,
+            MetadataMessage::Announce(m) => self.book.on_announce(speaker, m),
+            MetadataMessage::Meta(m) => self.book.on_meta(speaker, m),
+            MetadataMessage::BlobAnnounce(m) => {
+                self.blobs.on_announce(speaker, self.book.epoch_of(speaker), m)
+            }
+            MetadataMessage::BlobChunk(m) => self.blobs.on_chunk(speaker, m),
+            MetadataMessage::BlobComplete(m) => self.blobs.on_complete(speaker, m),
+            MetadataMessage::Other | MetadataMessage::Malformed(_) => return false,
         }
         true
     }
