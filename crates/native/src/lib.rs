@@ -48,7 +48,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<status_reporter::Reporter>()?;
     m.add_class::<messages::Publication>()?;
     m.add_class::<messages::Subscription>()?;
-    m.add_class::<report_reader::Hearing>()?;
+    m.add_class::<report_reader::ReportReader>()?;
     m.add_class::<counter::AeronCounter>()?;
     m.add_class::<shm::FileLock>()?;
     m.add_class::<announcer::Beacons>()?;

@@ -1,4 +1,4 @@
-//! `Hearing`: what thousands say every second, read off the interpreter; the rest is left to it.
+//! `ReportReader`: what thousands say every second, read off the interpreter; the rest is left to it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,23 +8,25 @@ use tensorpool_core::wire::control::ControlMessage;
 use tensorpool_core::wire::hello::Mode;
 use tensorpool_core::wire::layout::NULL_U64;
 use tensorpool_core::wire::message_cache::Said;
-use tensorpool_core::wire::status::{self, ConsumerTold, Counts, LatencyTold, ProducerTold, Told};
+use tensorpool_core::wire::status::{
+    self, ConsumerStatus, Counts, LatencyStatus, ProducerStatus, StatusReport,
+};
 
 type Event = Option<Py<PyAny>>;
 
-#[pyclass(frozen, module = "tensorpool._native")]
-pub struct Hearing {
+#[pyclass(name = "Hearing", frozen, module = "tensorpool._native")]
+pub struct ReportReader {
     consumer_report: Py<PyType>,
     producer_report: Py<PyType>,
-    consumer_told: Py<PyType>,
-    producer_told: Py<PyType>,
-    latency_told: Py<PyType>,
+    consumer_status: Py<PyType>,
+    producer_status: Py<PyType>,
+    latency_status: Py<PyType>,
     new_tuple: Py<PyAny>,
     said: Mutex<Said<Event>>,
 }
 
 #[pymethods]
-impl Hearing {
+impl ReportReader {
     /// Takes the named tuples that it makes, and remembers up to `most_bytes` of what was said.
     #[new]
     fn new(
@@ -34,13 +36,13 @@ impl Hearing {
         most_bytes: usize,
     ) -> PyResult<Self> {
         let (consumer_report, producer_report) = reports;
-        let (consumer_told, producer_told, latency_told) = told;
+        let (consumer_status, producer_status, latency_status) = told;
         Ok(Self {
             consumer_report,
             producer_report,
-            consumer_told,
-            producer_told,
-            latency_told,
+            consumer_status,
+            producer_status,
+            latency_status,
             new_tuple: py.get_type::<PyTuple>().getattr("__new__")?.unbind(),
             said: Mutex::new(Said::new(most_bytes)),
         })
@@ -90,9 +92,15 @@ impl Hearing {
         let mut found = Vec::with_capacity(messages.len());
         for message in messages {
             found.push(match status::read(message.as_bytes()) {
-                Some(Told::Consumer(one)) => self.event(py, &self.consumer_told, consumer(py, one)?)?,
-                Some(Told::Producer(one)) => self.event(py, &self.producer_told, producer(py, one)?)?,
-                Some(Told::Latency(one)) => self.event(py, &self.latency_told, latency(py, one)?)?,
+                Some(StatusReport::Consumer(one)) => {
+                    self.event(py, &self.consumer_status, consumer(py, one)?)?
+                }
+                Some(StatusReport::Producer(one)) => {
+                    self.event(py, &self.producer_status, producer(py, one)?)?
+                }
+                Some(StatusReport::Latency(one)) => {
+                    self.event(py, &self.latency_status, latency(py, one)?)?
+                }
                 None => message.into_any(),
             });
         }
@@ -118,7 +126,7 @@ impl Hearing {
     }
 }
 
-impl Hearing {
+impl ReportReader {
     fn said(&self) -> MutexGuard<'_, Said<Event>> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,7 +146,7 @@ impl Hearing {
     }
 }
 
-fn consumer<'py>(py: Python<'py>, c: ConsumerTold<'_>) -> PyResult<Bound<'py, PyTuple>> {
+fn consumer<'py>(py: Python<'py>, c: ConsumerStatus<'_>) -> PyResult<Bound<'py, PyTuple>> {
     let (dropped, outside) = (counts(py, c.dropped)?, counts(py, c.outside)?);
     let fields = (
         c.stream_id,
@@ -151,13 +159,13 @@ fn consumer<'py>(py: Python<'py>, c: ConsumerTold<'_>) -> PyResult<Bound<'py, Py
         c.received,
         dropped,
         outside,
-        c.looks,
+        c.polls,
         c.is_final,
     );
     fields.into_pyobject(py)
 }
 
-fn producer<'py>(py: Python<'py>, p: ProducerTold<'_>) -> PyResult<Bound<'py, PyTuple>> {
+fn producer<'py>(py: Python<'py>, p: ProducerStatus<'_>) -> PyResult<Bound<'py, PyTuple>> {
     let number = |n: u64| n.into_pyobject(py).map(Bound::into_any).map_err(PyErr::from);
     let fields = [
         number(p.stream_id)?,
@@ -178,7 +186,7 @@ fn producer<'py>(py: Python<'py>, p: ProducerTold<'_>) -> PyResult<Bound<'py, Py
     PyTuple::new(py, fields)
 }
 
-fn latency<'py>(py: Python<'py>, l: LatencyTold<'_>) -> PyResult<Bound<'py, PyTuple>> {
+fn latency<'py>(py: Python<'py>, l: LatencyStatus<'_>) -> PyResult<Bound<'py, PyTuple>> {
     let [count, p50_ns, p99_ns, max_ns] = l.figures;
     (l.stream_id, l.consumer_id, count, p50_ns, p99_ns, max_ns, l.since).into_pyobject(py)
 }

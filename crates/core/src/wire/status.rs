@@ -6,20 +6,20 @@
 use crate::wire::event;
 
 /// As much as anybody needs; who tells more is read the longer way.
-const MOST_REASONS: usize = 64;
-const MOST_SOURCES: usize = 64;
-const LONGEST_NAME: usize = 256;
+const MAX_REASONS: usize = 64;
+const MAX_SOURCES: usize = 64;
+const MAX_NAME_BYTES: usize = 256;
 
 /// What an attachment told of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told<'a> {
-    Consumer(ConsumerTold<'a>),
-    Producer(ProducerTold<'a>),
-    Latency(LatencyTold<'a>),
+pub enum StatusReport<'a> {
+    Consumer(ConsumerStatus<'a>),
+    Producer(ProducerStatus<'a>),
+    Latency(LatencyStatus<'a>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConsumerTold<'a> {
+pub struct ConsumerStatus<'a> {
     pub stream_id: u64,
     pub consumer_id: u64,
     pub pid: u64,
@@ -30,12 +30,12 @@ pub struct ConsumerTold<'a> {
     pub received: u64,
     pub dropped: Counts<'a>,
     pub outside: Counts<'a>,
-    pub looks: u64,
+    pub polls: u64,
     pub is_final: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProducerTold<'a> {
+pub struct ProducerStatus<'a> {
     pub stream_id: u64,
     pub producer_id: u64,
     pub pid: u64,
@@ -53,7 +53,7 @@ pub struct ProducerTold<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LatencyTold<'a> {
+pub struct LatencyStatus<'a> {
     pub stream_id: u64,
     pub consumer_id: u64,
     pub since: &'a str,
@@ -68,9 +68,9 @@ impl<'a> Counts<'a> {
     pub fn iter(self) -> impl Iterator<Item = (&'a str, u64)> {
         let mut rest = Scan(self.0);
         std::iter::from_fn(move || {
-            let found = rest.count()?;
+            let value = rest.count()?;
             let _ = rest.eat(b",");
-            Some(found)
+            Some(value)
         })
     }
 }
@@ -83,47 +83,47 @@ impl<'a> Sources<'a> {
     pub fn iter(self) -> impl Iterator<Item = u64> + 'a {
         let mut rest = Scan(self.0);
         std::iter::from_fn(move || {
-            let found = rest.number()?;
+            let value = rest.number()?;
             let _ = rest.eat(b", ");
-            Some(found)
+            Some(value)
         })
     }
 }
 
 /// None for what is no such word, or has another form. Allocates nothing.
-pub fn read(message: &[u8]) -> Option<Told<'_>> {
+pub fn read(message: &[u8]) -> Option<StatusReport<'_>> {
     let [tag, key, value] = event::text_fields(message)?;
     let mut rest = Scan(value);
     if !tag.is_ascii() {
         return None;
     }
-    let told = if tag.starts_with(b"service:consumer:") {
+    let report = if tag.starts_with(b"service:consumer:") {
         match key {
-            b"account" => Told::Consumer(rest.consumer()?),
-            b"latency" => Told::Latency(rest.latency()?),
+            b"account" => StatusReport::Consumer(rest.consumer()?),
+            b"latency" => StatusReport::Latency(rest.latency()?),
             _ => return None,
         }
     } else if tag.starts_with(b"service:producer:") && key == b"account" {
-        Told::Producer(rest.producer()?)
+        StatusReport::Producer(rest.producer()?)
     } else {
         return None;
     };
-    rest.0.is_empty().then_some(told)
+    rest.0.is_empty().then_some(report)
 }
 
 /// What is left to read.
 struct Scan<'a>(&'a [u8]);
 
 impl<'a> Scan<'a> {
-    fn eat(&mut self, wanted: &[u8]) -> Option<()> {
-        self.0 = self.0.strip_prefix(wanted)?;
+    fn eat(&mut self, expected: &[u8]) -> Option<()> {
+        self.0 = self.0.strip_prefix(expected)?;
         Some(())
     }
 
     fn take(&mut self, length: usize) -> &'a [u8] {
-        let (found, rest) = self.0.split_at(length);
+        let (value, rest) = self.0.split_at(length);
         self.0 = rest;
-        found
+        value
     }
 
     fn digits(&mut self) -> Option<&'a [u8]> {
@@ -142,20 +142,20 @@ impl<'a> Scan<'a> {
 
     fn quoted(&mut self) -> Option<u64> {
         self.eat(b"\"")?;
-        let found = value_of(self.digits()?)?;
+        let value = value_of(self.digits()?)?;
         self.eat(b"\"")?;
-        Some(found)
+        Some(value)
     }
 
     /// Outer None: neither a number nor `null`.
-    fn maybe(&mut self) -> Option<Option<u64>> {
+    fn quoted_or_null(&mut self) -> Option<Option<u64>> {
         match self.eat(b"null") {
             Some(()) => Some(None),
             None => self.quoted().map(Some),
         }
     }
 
-    fn truth(&mut self) -> Option<bool> {
+    fn boolean(&mut self) -> Option<bool> {
         match self.eat(b"true") {
             Some(()) => Some(true),
             None => self.eat(b"false").map(|()| false),
@@ -167,9 +167,9 @@ impl<'a> Scan<'a> {
         self.eat(b"\"")?;
         let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_- .".contains(byte);
         let length = self.0.iter().take_while(|byte| is_plain(byte)).count();
-        let found = (length <= LONGEST_NAME).then(|| self.take(length))?;
+        let value = (length <= MAX_NAME_BYTES).then(|| self.take(length))?;
         self.eat(b"\"")?;
-        str::from_utf8(found).ok()
+        str::from_utf8(value).ok()
     }
 
     fn count(&mut self) -> Option<(&'a str, u64)> {
@@ -181,12 +181,12 @@ impl<'a> Scan<'a> {
     fn counts(&mut self) -> Option<Counts<'a>> {
         self.eat(b"{")?;
         let begin = self.0;
-        for place in 0..=MOST_REASONS {
+        for position in 0..=MAX_REASONS {
             let read = begin.len() - self.0.len();
             if self.eat(b"}").is_some() {
                 return Some(Counts(&begin[..read]));
             }
-            if place > 0 {
+            if position > 0 {
                 self.eat(b",")?;
             }
             self.count()?;
@@ -198,12 +198,12 @@ impl<'a> Scan<'a> {
         self.eat(b"[")?;
         let begin = self.0;
         let mut last = None;
-        for place in 0..=MOST_SOURCES {
+        for position in 0..=MAX_SOURCES {
             let read = begin.len() - self.0.len();
             if self.eat(b"]").is_some() {
                 return Some(Sources(&begin[..read]));
             }
-            if place > 0 {
+            if position > 0 {
                 self.eat(b", ")?;
             }
             last = Some(self.number().filter(|n| last.is_none_or(|before| before < *n))?);
@@ -211,25 +211,25 @@ impl<'a> Scan<'a> {
         None
     }
 
-    fn consumer(&mut self) -> Option<ConsumerTold<'a>> {
-        Some(ConsumerTold {
+    fn consumer(&mut self) -> Option<ConsumerStatus<'a>> {
+        Some(ConsumerStatus {
             stream_id: self.eat(b"{\"stream_id\":").and_then(|()| self.number())?,
             consumer_id: self.eat(b",\"consumer_id\":").and_then(|()| self.number())?,
             pid: self.eat(b",\"pid\":").and_then(|()| self.number())?,
-            epoch: self.eat(b",\"epoch\":").and_then(|()| self.maybe())?,
-            first_seq: self.eat(b",\"first_seq\":").and_then(|()| self.maybe())?,
-            last_seq: self.eat(b",\"last_seq\":").and_then(|()| self.maybe())?,
+            epoch: self.eat(b",\"epoch\":").and_then(|()| self.quoted_or_null())?,
+            first_seq: self.eat(b",\"first_seq\":").and_then(|()| self.quoted_or_null())?,
+            last_seq: self.eat(b",\"last_seq\":").and_then(|()| self.quoted_or_null())?,
             span: self.eat(b",\"span\":").and_then(|()| self.number())?,
             received: self.eat(b",\"received\":").and_then(|()| self.number())?,
             dropped: self.eat(b",\"dropped\":").and_then(|()| self.counts())?,
             outside: self.eat(b",\"outside\":").and_then(|()| self.counts())?,
-            looks: self.eat(b",\"looks\":").and_then(|()| self.number())?,
-            is_final: self.last_truth()?,
+            polls: self.eat(b",\"looks\":").and_then(|()| self.number())?,
+            is_final: self.final_flag()?,
         })
     }
 
-    fn producer(&mut self) -> Option<ProducerTold<'a>> {
-        Some(ProducerTold {
+    fn producer(&mut self) -> Option<ProducerStatus<'a>> {
+        Some(ProducerStatus {
             stream_id: self.eat(b"{\"stream_id\":").and_then(|()| self.number())?,
             producer_id: self.eat(b",\"producer_id\":").and_then(|()| self.number())?,
             pid: self.eat(b",\"pid\":").and_then(|()| self.number())?,
@@ -243,17 +243,17 @@ impl<'a> Scan<'a> {
             holes: self.eat(b",\"holes\":").and_then(|()| self.number())?,
             bytes: self.eat(b",\"bytes\":").and_then(|()| self.quoted())?,
             sources: self.eat(b",\"sources\":").and_then(|()| self.sources())?,
-            is_final: self.last_truth()?,
+            is_final: self.final_flag()?,
         })
     }
 
-    fn last_truth(&mut self) -> Option<bool> {
-        let found = self.eat(b",\"final\":").and_then(|()| self.truth())?;
+    fn final_flag(&mut self) -> Option<bool> {
+        let value = self.eat(b",\"final\":").and_then(|()| self.boolean())?;
         self.eat(b"}")?;
-        Some(found)
+        Some(value)
     }
 
-    fn latency(&mut self) -> Option<LatencyTold<'a>> {
+    fn latency(&mut self) -> Option<LatencyStatus<'a>> {
         let stream_id = self.eat(b"{\"stream_id\":").and_then(|()| self.number())?;
         let consumer_id = self.eat(b",\"consumer_id\":").and_then(|()| self.number())?;
         let since = self.eat(b",\"since\":").and_then(|()| self.name())?;
@@ -265,7 +265,7 @@ impl<'a> Scan<'a> {
         self.eat(b",\"life\":{")?;
         self.figures()?;
         self.eat(b"}}")?;
-        Some(LatencyTold { stream_id, consumer_id, since, figures })
+        Some(LatencyStatus { stream_id, consumer_id, since, figures })
     }
 
     /// Count, p50, p99 and maximum.
@@ -296,12 +296,12 @@ mod tests {
     #[test]
     fn a_consumers_account_is_read_as_it_was_written() {
         let bytes = message("service:consumer:5", "account", CONSUMER);
-        let Some(Told::Consumer(told)) = read(&bytes) else { panic!("not read") };
-        assert_eq!((told.stream_id, told.consumer_id, told.pid, told.looks), (5, 7, 8, 4));
-        assert_eq!((told.epoch, told.first_seq, told.last_seq), (Some(1), None, Some(u64::MAX)));
-        assert_eq!((told.span, told.received, told.is_final), (10, 8, true));
-        assert_eq!(told.dropped.iter().collect::<Vec<_>>(), [("late", 1), ("gap", 2)]);
-        assert_eq!(told.outside.iter().count(), 0);
+        let Some(StatusReport::Consumer(report)) = read(&bytes) else { panic!("not read") };
+        assert_eq!((report.stream_id, report.consumer_id, report.pid, report.polls), (5, 7, 8, 4));
+        assert_eq!((report.epoch, report.first_seq, report.last_seq), (Some(1), None, Some(u64::MAX)));
+        assert_eq!((report.span, report.received, report.is_final), (10, 8, true));
+        assert_eq!(report.dropped.iter().collect::<Vec<_>>(), [("late", 1), ("gap", 2)]);
+        assert_eq!(report.outside.iter().count(), 0);
     }
 
     #[test]
