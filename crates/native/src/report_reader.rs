@@ -7,7 +7,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
 use tensorpool_core::wire::control::ControlMessage;
 use tensorpool_core::wire::hello::Mode;
 use tensorpool_core::wire::layout::NULL_U64;
-use tensorpool_core::wire::message_cache::Said;
+use tensorpool_core::wire::message_cache::MessageCache;
 use tensorpool_core::wire::status::{
     self, ConsumerStatus, Counts, LatencyStatus, ProducerStatus, StatusReport,
 };
@@ -22,7 +22,7 @@ pub struct ReportReader {
     producer_status: Py<PyType>,
     latency_status: Py<PyType>,
     new_tuple: Py<PyAny>,
-    said: Mutex<Said<Event>>,
+    cache: Mutex<MessageCache<Event>>,
 }
 
 #[pymethods]
@@ -44,12 +44,13 @@ impl ReportReader {
             producer_status,
             latency_status,
             new_tuple: py.get_type::<PyTuple>().getattr("__new__")?.unbind(),
-            said: Mutex::new(Said::new(most_bytes)),
+            cache: Mutex::new(MessageCache::new(most_bytes)),
         })
     }
 
     /// Events for reports, and for what was said before where it came to one; else the message as it is.
-    fn heard<'py>(
+    #[pyo3(name = "heard")]
+    fn read_wire<'py>(
         &self,
         py: Python<'py>,
         messages: Vec<Bound<'py, PyBytes>>,
@@ -57,7 +58,7 @@ impl ReportReader {
         let mut found = Vec::with_capacity(messages.len());
         for message in messages {
             let bytes = message.as_bytes();
-            if let Some(event) = self.again(py, bytes) {
+            if let Some(event) = self.cached(py, bytes) {
                 found.extend(event.map(|one| one.into_bound(py)));
                 continue;
             }
@@ -88,7 +89,12 @@ impl ReportReader {
     }
 
     /// Events for accounts and latencies in the form of our own attachments; else the message as it is.
-    fn told<'py>(&self, py: Python<'py>, messages: Vec<Bound<'py, PyBytes>>) -> PyResult<Bound<'py, PyList>> {
+    #[pyo3(name = "told")]
+    fn read_status<'py>(
+        &self,
+        py: Python<'py>,
+        messages: Vec<Bound<'py, PyBytes>>,
+    ) -> PyResult<Bound<'py, PyList>> {
         let mut found = Vec::with_capacity(messages.len());
         for message in messages {
             found.push(match status::read(message.as_bytes()) {
@@ -108,31 +114,32 @@ impl ReportReader {
     }
 
     /// What a message comes to when it is said again: an event, or nothing.
-    #[pyo3(signature = (message, event))]
-    fn remember(&self, message: &[u8], event: Event) {
+    #[pyo3(name = "remember", signature = (message, event))]
+    fn cache(&self, message: &[u8], event: Event) {
         // What is dropped may run code of its own: not while the lock is held.
-        let gone = self.said().remember(message, event);
+        let gone = self.lock().insert(message, event);
         drop(gone);
     }
 
-    fn forget(&self) {
-        let gone = self.said().forget();
+    #[pyo3(name = "forget")]
+    fn clear(&self) {
+        let gone = self.lock().clear();
         drop(gone);
     }
 
-    #[getter]
-    fn remembered_bytes(&self) -> usize {
-        self.said().bytes()
+    #[getter(remembered_bytes)]
+    fn cached_bytes(&self) -> usize {
+        self.lock().bytes()
     }
 }
 
 impl ReportReader {
-    fn said(&self) -> MutexGuard<'_, Said<Event>> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, MessageCache<Event>> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn again(&self, py: Python<'_>, bytes: &[u8]) -> Option<Event> {
-        self.said().again(bytes).map(|event| event.as_ref().map(|one| one.clone_ref(py)))
+    fn cached(&self, py: Python<'_>, bytes: &[u8]) -> Option<Event> {
+        self.lock().get(bytes).map(|event| event.as_ref().map(|one| one.clone_ref(py)))
     }
 
     /// A named tuple, past its constructor in Python: there are thousands a second.

@@ -9,40 +9,40 @@ use crate::wire::layout::*;
 
 type Key = (u16, u16, u32, u32);
 
-const ANNOUNCED_AT: usize = MESSAGE_HEADER_LENGTH + SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS;
+const ANNOUNCE_TIMESTAMP_AT: usize = MESSAGE_HEADER_LENGTH + SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS;
 
 /// Messages, and what each of them came to.
-pub struct Said<T> {
+pub struct MessageCache<T> {
     last: HashMap<Key, (Box<[u8]>, T)>,
     bytes: usize,
-    most: usize,
+    max_bytes: usize,
 }
 
-impl<T> Said<T> {
-    /// Remembers up to `most` bytes: what strangers make up does not pile up here.
-    pub fn new(most: usize) -> Self {
-        Self { last: HashMap::new(), bytes: 0, most }
+impl<T> MessageCache<T> {
+    /// Remembers up to `max_bytes` bytes: what strangers make up does not pile up here.
+    pub fn new(max_bytes: usize) -> Self {
+        Self { last: HashMap::new(), bytes: 0, max_bytes }
     }
 
     /// What it came to when it was said before; None for what is new.
-    pub fn again(&self, message: &[u8]) -> Option<&T> {
+    pub fn get(&self, message: &[u8]) -> Option<&T> {
         let key = key_of(message)?;
         let (before, found) = self.last.get(&key)?;
         let is_same =
-            if is_announce(key) { is_same_but_for_its_time(before, message) } else { **before == *message };
+            if is_announce(key) { is_same_except_timestamp(before, message) } else { **before == *message };
         is_same.then_some(found)
     }
 
     /// Gives back what is not remembered any more.
-    pub fn remember(&mut self, message: &[u8], found: T) -> Vec<T> {
+    pub fn insert(&mut self, message: &[u8], found: T) -> Vec<T> {
         let Some(key) = key_of(message) else { return vec![found] };
         let mut gone = Vec::new();
         if let Some((before, found)) = self.last.remove(&key) {
             self.bytes -= before.len();
             gone.push(found);
         }
-        if self.bytes + message.len() > self.most {
-            gone.extend(self.forget());
+        if self.bytes + message.len() > self.max_bytes {
+            gone.extend(self.clear());
         }
         self.bytes += message.len();
         self.last.insert(key, (message.into(), found));
@@ -50,7 +50,7 @@ impl<T> Said<T> {
     }
 
     /// Everything is new again.
-    pub fn forget(&mut self) -> Vec<T> {
+    pub fn clear(&mut self) -> Vec<T> {
         self.bytes = 0;
         self.last.drain().map(|(_, (_, found))| found).collect()
     }
@@ -73,11 +73,11 @@ fn is_announce((schema, template, _, _): Key) -> bool {
     schema == WIRE_SCHEMA_ID && template == SHM_POOL_ANNOUNCE_TEMPLATE_ID
 }
 
-fn is_same_but_for_its_time(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len()
-        && one.len() >= ANNOUNCED_AT + 8
-        && one[..ANNOUNCED_AT] == other[..ANNOUNCED_AT]
-        && one[ANNOUNCED_AT + 8..] == other[ANNOUNCED_AT + 8..]
+fn is_same_except_timestamp(first: &[u8], second: &[u8]) -> bool {
+    first.len() == second.len()
+        && first.len() >= ANNOUNCE_TIMESTAMP_AT + 8
+        && first[..ANNOUNCE_TIMESTAMP_AT] == second[..ANNOUNCE_TIMESTAMP_AT]
+        && first[ANNOUNCE_TIMESTAMP_AT + 8..] == second[ANNOUNCE_TIMESTAMP_AT + 8..]
 }
 
 #[cfg(test)]
@@ -112,54 +112,54 @@ mod tests {
 
     #[test]
     fn only_the_same_of_the_same_is_said_again() {
-        let mut said = Said::new(1000);
+        let mut said = MessageCache::new(1000);
         let first = message(CONSUMER_HELLO_TEMPLATE_ID, 5, 7, b"a");
-        assert_eq!(said.again(&first), None);
-        said.remember(&first, 1);
-        assert_eq!(said.again(&first), Some(&1));
-        for other in [
+        assert_eq!(said.get(&first), None);
+        said.insert(&first, 1);
+        assert_eq!(said.get(&first), Some(&1));
+        for second in [
             message(CONSUMER_HELLO_TEMPLATE_ID, 5, 7, b"b"),
             message(CONSUMER_HELLO_TEMPLATE_ID, 5, 7, b"ab"),
             message(CONSUMER_HELLO_TEMPLATE_ID, 5, 8, b"a"),
             message(CONSUMER_HELLO_TEMPLATE_ID, 6, 7, b"a"),
             message(CONSUMER_CONFIG_TEMPLATE_ID, 5, 7, b"a"),
         ] {
-            assert_eq!(said.again(&other), None);
+            assert_eq!(said.get(&second), None);
         }
         // The last word counts: what was said before that is new again.
-        assert_eq!(said.remember(&message(CONSUMER_HELLO_TEMPLATE_ID, 5, 7, b"b"), 2), [1]);
-        assert_eq!(said.again(&first), None);
-        assert_eq!(said.forget(), [2]);
-        assert_eq!((said.again(&first), said.bytes()), (None, 0));
+        assert_eq!(said.insert(&message(CONSUMER_HELLO_TEMPLATE_ID, 5, 7, b"b"), 2), [1]);
+        assert_eq!(said.get(&first), None);
+        assert_eq!(said.clear(), [2]);
+        assert_eq!((said.get(&first), said.bytes()), (None, 0));
     }
 
     #[test]
     fn an_announce_is_the_same_at_another_time_and_another_with_another_producer() {
-        let mut said = Said::new(1000);
-        said.remember(&announce(9, 1), 1);
-        assert_eq!(said.again(&announce(9, 2)), Some(&1));
-        assert_eq!(said.again(&announce(0, 2)), None);
-        said.remember(&announce(0, 3), 2);
-        assert_eq!(said.again(&announce(0, 4)), Some(&2));
+        let mut said = MessageCache::new(1000);
+        said.insert(&announce(9, 1), 1);
+        assert_eq!(said.get(&announce(9, 2)), Some(&1));
+        assert_eq!(said.get(&announce(0, 2)), None);
+        said.insert(&announce(0, 3), 2);
+        assert_eq!(said.get(&announce(0, 4)), Some(&2));
         // It came back: that is news.
-        assert_eq!(said.again(&announce(9, 4)), None);
+        assert_eq!(said.get(&announce(9, 4)), None);
         let mut longer = announce(0, 5);
         longer.push(0);
-        assert_eq!(said.again(&longer), None);
+        assert_eq!(said.get(&longer), None);
     }
 
     #[test]
     fn strangers_cannot_fill_it() {
-        let mut said = Said::new(1000);
+        let mut said = MessageCache::new(1000);
         for number in 0..500 {
-            said.remember(&message(CONSUMER_HELLO_TEMPLATE_ID, number, 1, &[0; 100]), number);
+            said.insert(&message(CONSUMER_HELLO_TEMPLATE_ID, number, 1, &[0; 100]), number);
             assert!(said.bytes() <= 1000);
             assert_eq!(said.bytes(), said.last.values().map(|(bytes, _)| bytes.len()).sum());
         }
         for _ in 0..500 {
-            said.remember(&message(CONSUMER_HELLO_TEMPLATE_ID, 1, 1, &[0; 100]), 1);
+            said.insert(&message(CONSUMER_HELLO_TEMPLATE_ID, 1, 1, &[0; 100]), 1);
         }
-        assert_eq!(said.remember(&[0; 15], 7), [7]);
-        assert_eq!(said.again(&[0; 15]), None);
+        assert_eq!(said.insert(&[0; 15], 7), [7]);
+        assert_eq!(said.get(&[0; 15]), None);
     }
 }
