@@ -91,7 +91,7 @@ impl ReplayRows {
         py.detach(|| {
             let bytes = self.held.bytes();
             if let Some(part) = bytes.get(self.table.extent()) {
-                prefetch::fetch(part);
+                prefetch::prefetch(part);
             }
         });
     }

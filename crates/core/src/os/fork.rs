@@ -16,21 +16,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 static INSTALL: Once = Once::new();
-static REGISTRY: Registry = Registry { held: AtomicBool::new(false), things: UnsafeCell::new(Things::NONE) };
+static REGISTRY: Registry =
+    Registry { held: AtomicBool::new(false), entries: UnsafeCell::new(Entries::NONE) };
 
 /// A spin lock of our own: `fork` takes it in the parent and lets go of it in both processes, which a
 /// mutex of the standard library does not allow.
 struct Registry {
     held: AtomicBool,
-    things: UnsafeCell<Things>,
+    entries: UnsafeCell<Entries>,
 }
 
-struct Things {
+struct Entries {
     mappings: Vec<(usize, usize)>,
     descriptors: Vec<i32>,
 }
 
-impl Things {
+impl Entries {
     const NONE: Self = Self { mappings: Vec::new(), descriptors: Vec::new() };
 }
 
@@ -80,12 +81,12 @@ impl Drop for Released {
 }
 
 /// Runs `f` on the registry under the lock that `fork` also takes.
-fn with_registry<T>(f: impl FnOnce(&mut Things) -> T) -> T {
+fn with_registry<T>(f: impl FnOnce(&mut Entries) -> T) -> T {
     install();
     acquire();
     let _released = Released;
     // SAFETY: the lock is held.
-    f(unsafe { &mut *REGISTRY.things.get() })
+    f(unsafe { &mut *REGISTRY.entries.get() })
 }
 
 pub fn register_mapping(addr: *const u8, len: usize) {
@@ -161,8 +162,8 @@ extern "C" fn child() {
     // SAFETY: single-threaded here, and `prepare` took the lock, so the registry is whole. Each mapping
     // is still registered, thus still mapped; MAP_FIXED replaces exactly it.
     unsafe {
-        let things = &mut *REGISTRY.things.get();
-        for (addr, len) in &things.mappings {
+        let entries = &mut *REGISTRY.entries.get();
+        for (addr, len) in &entries.mappings {
             libc::mmap(
                 *addr as *mut libc::c_void,
                 *len,
@@ -172,10 +173,10 @@ extern "C" fn child() {
                 0,
             );
         }
-        for fd in &things.descriptors {
+        for fd in &entries.descriptors {
             libc::close(*fd);
         }
-        things.descriptors.clear();
+        entries.descriptors.clear();
     }
     release();
 }

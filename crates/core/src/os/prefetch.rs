@@ -7,7 +7,7 @@ const PAGE: usize = 4096;
 
 /// Brings a part of a mapped file into memory and into the page table, so that whoever reads it next waits for
 /// neither disk nor faults. A hint: what cannot be had that way is fetched when it is read.
-pub fn fetch(part: &[u8]) {
+pub fn prefetch(part: &[u8]) {
     // SAFETY: asks for a number.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE);
     let start = part.as_ptr() as usize / page * page;
@@ -33,7 +33,7 @@ mod tests {
         let bytes: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
         let before = bytes.clone();
         for (start, end) in [(0, 0), (0, 1), (1, 99_999), (4096, 8192), (0, 100_000)] {
-            fetch(&bytes[start..end]);
+            prefetch(&bytes[start..end]);
         }
         assert_eq!(bytes, before);
     }
