@@ -38,13 +38,13 @@ impl Mapping {
             Ok(region)
         };
         let header = make(RegionKind::HeaderRing)?;
-        let mut made = Vec::with_capacity(pools.len());
+        let mut made_pools = Vec::with_capacity(pools.len());
         for &pool in pools {
             let PoolSpec { pool_id, stride_bytes } = pool;
-            made.push(Pool { pool_id, stride_bytes, region: make(pool_kind(pool))? });
+            made_pools.push(Pool { pool_id, stride_bytes, region: make(pool_kind(pool))? });
         }
-        made.sort_by_key(|p| p.stride_bytes);
-        Ok(Self { stream_id, epoch, nslots, owner_pid: pid, header, pools: made })
+        made_pools.sort_by_key(|p| p.stride_bytes);
+        Ok(Self { stream_id, epoch, nslots, owner_pid: pid, header, pools: made_pools })
     }
 }
 
@@ -58,16 +58,16 @@ mod tests {
 
     #[test]
     fn it_is_a_mapping_like_any_other() {
-        let made = Mapping::private(5, 9, 8, &POOLS, 1 << 20).unwrap();
-        assert_eq!((made.stream_id, made.epoch, made.nslots), (5, 9, 8));
-        assert_eq!(made.smallest_pool(64), Some(0));
-        assert_eq!(made.pool_id(1), 2, "the smallest comes first");
-        assert!(!made.has_changed_hands());
-        made.begin(3);
-        assert!(matches!(made.locate(3), Err(DropReason::NotCommitted)));
-        assert!(made.commit_described(3));
+        let epoch = Mapping::private(5, 9, 8, &POOLS, 1 << 20).unwrap();
+        assert_eq!((epoch.stream_id, epoch.epoch, epoch.nslots), (5, 9, 8));
+        assert_eq!(epoch.smallest_pool(64), Some(0));
+        assert_eq!(epoch.pool_id(1), 2, "the smallest comes first");
+        assert!(!epoch.has_changed_hands());
+        epoch.begin(3);
+        assert!(matches!(epoch.locate(3), Err(DropReason::NotCommitted)));
+        assert!(epoch.commit_described(3));
         // SAFETY: a page of the pool, which nobody else writes.
-        unsafe { made.payload(1, 3).add(4095).write(7) };
+        unsafe { epoch.payload(1, 3).add(4095).write(7) };
     }
 
     #[test]

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::os::file_lock;
 use crate::shm::create::{CreateError, DIRECTORY, EpochFiles, HEADER_RING_FILE, PoolSpec};
 use crate::shm::create::{check_layout, io_error, pool_file, pool_kind, region_uri, remove_files};
-use crate::shm::region::{Access, Fault, Region, RegionError, judge_file};
+use crate::shm::region::{Access, Fault, Region, RegionError, validate_file};
 use crate::shm::superblock::{Expected, RegionKind, Superblock};
 use crate::wire::layout::LAYOUT_VERSION;
 
@@ -33,7 +33,7 @@ pub struct Assignment {
 }
 
 /// The directory in question, held by descriptors: nobody can put another in its place.
-struct Place {
+struct LocatedEpoch {
     parent: OwnedFd,
     parent_path: PathBuf,
     directory: OwnedFd,
@@ -49,25 +49,25 @@ struct Rewrite {
 }
 
 /// Renames the epoch's directory and rewrites all superblocks with `pid` and fresh activity, synced.
-pub fn assign_epoch(wanted: &Assignment, pid: u64, now_ns: u64) -> Result<EpochFiles, CreateError> {
-    assign_with(wanted, pid, now_ns, |_| Ok(()))
+pub fn assign_epoch(assignment: &Assignment, pid: u64, now_ns: u64) -> Result<EpochFiles, CreateError> {
+    assign_with(assignment, pid, now_ns, |_| Ok(()))
 }
 
 /// `before` is asked before each superblock is rewritten: tests fail there.
 fn assign_with(
-    wanted: &Assignment,
+    assignment: &Assignment,
     pid: u64,
     now_ns: u64,
     mut before: impl FnMut(usize) -> Result<(), CreateError>,
 ) -> Result<EpochFiles, CreateError> {
-    check_layout(wanted.nslots, &wanted.pools)?;
-    let place = wanted.locate()?;
-    let name = wanted.epoch.to_string();
-    let path = place.parent_path.join(&name);
-    let files = wanted.files(&path)?;
-    let rewrites = wanted.judge(&place, pid, now_ns)?;
-    let old = place.old.to_string();
-    renameat_with(&place.parent, &old, &place.parent, &name, RenameFlags::NOREPLACE).map_err(
+    check_layout(assignment.nslots, &assignment.pools)?;
+    let located = assignment.locate()?;
+    let name = assignment.epoch.to_string();
+    let path = located.parent_path.join(&name);
+    let files = assignment.files(&path)?;
+    let rewrites = assignment.validate(&located, pid, now_ns)?;
+    let old = located.old.to_string();
+    renameat_with(&located.parent, &old, &located.parent, &name, RenameFlags::NOREPLACE).map_err(
         |e| match e {
             Errno::EXIST => CreateError::Exists(path.clone()),
             e => io_error(&path, e),
@@ -79,13 +79,13 @@ fn assign_with(
         rewrite.file.sync_all().map_err(|e| io_error(&rewrite.path, e))
     });
     let synced = rewritten
-        .and_then(|()| fsync(&place.directory).map_err(|e| io_error(&path, e)))
-        .and_then(|()| fsync(&place.parent).map_err(|e| io_error(&place.parent_path, e)));
+        .and_then(|()| fsync(&located.directory).map_err(|e| io_error(&path, e)))
+        .and_then(|()| fsync(&located.parent).map_err(|e| io_error(&located.parent_path, e)));
     match synced {
         Ok(()) => Ok(files),
         Err(error) => {
-            let _ = remove_files(&place.directory);
-            let _ = unlinkat(&place.parent, &name, AtFlags::REMOVEDIR);
+            let _ = remove_files(&located.directory);
+            let _ = unlinkat(&located.parent, &name, AtFlags::REMOVEDIR);
             Err(error)
         }
     }
@@ -113,7 +113,7 @@ impl Assignment {
         })
     }
 
-    fn locate(&self) -> Result<Place, CreateError> {
+    fn locate(&self) -> Result<LocatedEpoch, CreateError> {
         let invalid = |why: String| CreateError::Invalid(format!("{}: {why}", self.directory.display()));
         let name = |path: &Path| path.file_name().and_then(|n| n.to_str()).map(str::to_owned);
         let (Some(parent_path), Some(epoch)) = (self.directory.parent(), name(&self.directory)) else {
@@ -138,13 +138,13 @@ impl Assignment {
         if uid != me.as_raw() && !me.is_root() {
             return Err(CreateError::ForeignOwner { path: self.directory.clone(), uid });
         }
-        Ok(Place { parent, parent_path: parent_path.to_path_buf(), directory, old })
+        Ok(LocatedEpoch { parent, parent_path: parent_path.to_path_buf(), directory, old })
     }
 
     /// Opens, checks and maps every region; nothing changes yet.
-    fn judge(&self, place: &Place, pid: u64, now_ns: u64) -> Result<Vec<Rewrite>, CreateError> {
+    fn validate(&self, located: &LocatedEpoch, pid: u64, now_ns: u64) -> Result<Vec<Rewrite>, CreateError> {
         let regions = self.regions();
-        let entries = Dir::read_from(&place.directory).map_err(|e| io_error(&self.directory, e))?;
+        let entries = Dir::read_from(&located.directory).map_err(|e| io_error(&self.directory, e))?;
         for entry in entries {
             let entry = entry.map_err(|e| io_error(&self.directory, e))?;
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -157,14 +157,15 @@ impl Assignment {
             let path = self.directory.join(name);
             // NONBLOCK: a FIFO must not hold us.
             let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-            let fd = openat(&place.directory, name, flags, Mode::empty()).map_err(|e| io_error(&path, e))?;
+            let fd =
+                openat(&located.directory, name, flags, Mode::empty()).map_err(|e| io_error(&path, e))?;
             let mode = fstat(&fd).map_err(|e| io_error(&path, e))?.st_mode;
             if FileType::from_raw_mode(mode) != FileType::RegularFile {
                 return Err(CreateError::Invalid(format!("{} is no regular file", path.display())));
             }
             let file = File::from(fd);
             let map = || {
-                let len = judge_file(&file, &self.expected(place.old, *kind), self.require_hugepages)?;
+                let len = validate_file(&file, &self.expected(located.old, *kind), self.require_hugepages)?;
                 Region::map(&file, len, Access::Write)
             };
             let region = map().map_err(|fault| refused(&path, fault))?;

@@ -202,24 +202,24 @@ pub fn create_epoch(spec: &EpochSpec, pid: u64, now_ns: u64) -> Result<EpochFile
     let mut tries = 0;
     loop {
         let mut fresh = Vec::new();
-        let made = make_directories(&base, &names, spec, &mut fresh).and_then(|(dir, path)| {
+        let created = make_directories(&base, &names, spec, &mut fresh).and_then(|(dir, path)| {
             fill(&dir, spec, &path, pid, now_ns).inspect_err(|_| {
                 let _ = remove_files(&dir);
             })
         });
-        if made.is_err() {
+        if created.is_err() {
             for path in fresh.iter().rev() {
                 let _ = unlinkat(CWD, path, AtFlags::REMOVEDIR);
             }
         }
-        match made {
+        match created {
             // An owner that leaves removes what it leaves empty, perhaps right under us.
             Err(CreateError::Io { error, .. })
                 if error.kind() == io::ErrorKind::NotFound && tries < RETRIES =>
             {
                 tries += 1;
             }
-            made => return made,
+            created => return created,
         }
     }
 }
@@ -247,11 +247,11 @@ fn make_directory(
     path: &PathBuf,
     spec: &EpochSpec,
     must_be_new: bool,
-    made: &mut Vec<PathBuf>,
+    created: &mut Vec<PathBuf>,
 ) -> Result<OwnedFd, CreateError> {
     let fresh = match mkdirat(at, name, Mode::from_raw_mode(0o700)) {
         Ok(()) => {
-            made.push(path.clone());
+            created.push(path.clone());
             // A strict umask may have left us out of our own directory.
             chmodat(at, name, Mode::from_raw_mode(0o700), AtFlags::empty()).map_err(|e| io_error(path, e))?;
             true

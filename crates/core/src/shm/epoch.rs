@@ -6,7 +6,7 @@ use crate::checksum;
 use crate::drop_reason::DropReason;
 use crate::shm::containment::AllowedBases;
 use crate::shm::copy;
-use crate::shm::region::{Access, Fault, Judged, Region, RegionError};
+use crate::shm::region::{Access, Fault, Region, RegionError, ValidatedRegion};
 use crate::shm::seqlock::{self, Refusal};
 use crate::shm::slot::{self, SlotFields, SlotInfo};
 use crate::shm::superblock::{Expected, RegionKind};
@@ -59,22 +59,23 @@ impl Mapping {
     /// Maps every announced region, or none.
     pub fn open(announce: &PoolAnnounce, bases: &AllowedBases, access: Access) -> Result<Self, RegionError> {
         let expected = |kind| expected(announce, kind);
-        let header = Judged::open(&announce.header_uri, &expected(RegionKind::HeaderRing), bases, access)?;
-        let mut judged_pools = Vec::with_capacity(announce.pools.len());
+        let header =
+            ValidatedRegion::open(&announce.header_uri, &expected(RegionKind::HeaderRing), bases, access)?;
+        let mut validated_pools = Vec::with_capacity(announce.pools.len());
         for AnnouncedPool { pool_id, nslots, stride_bytes, uri } in &announce.pools {
             // All pools have the ring's number of slots (wire §15.5).
             if *nslots != announce.header_nslots {
                 return Err(RegionError { uri: uri.clone(), fault: Fault::Nslots(*nslots) });
             }
             let kind = RegionKind::PayloadPool { pool_id: *pool_id, stride_bytes: *stride_bytes };
-            let judged = Judged::open(uri, &expected(kind), bases, access)?;
-            judged_pools.push((*pool_id, *stride_bytes, judged));
+            let validated = ValidatedRegion::open(uri, &expected(kind), bases, access)?;
+            validated_pools.push((*pool_id, *stride_bytes, validated));
         }
         // All have passed: only now is anything mapped.
         let header = header.map()?;
-        let mut pools = Vec::with_capacity(judged_pools.len());
-        for (pool_id, stride_bytes, judged) in judged_pools {
-            pools.push(Pool { pool_id, stride_bytes, region: judged.map()? });
+        let mut pools = Vec::with_capacity(validated_pools.len());
+        for (pool_id, stride_bytes, validated) in validated_pools {
+            pools.push(Pool { pool_id, stride_bytes, region: validated.map()? });
         }
         pools.sort_by_key(|p| p.stride_bytes);
         Ok(Self {

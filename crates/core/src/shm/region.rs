@@ -116,14 +116,14 @@ impl Drop for Region {
 }
 
 /// A region that passed every check and is not mapped yet: several can be judged before any is mapped.
-pub struct Judged {
+pub struct ValidatedRegion {
     uri: String,
     file: File,
     len: u64,
     access: Access,
 }
 
-impl Judged {
+impl ValidatedRegion {
     pub fn open(
         uri: &str,
         expected: &Expected,
@@ -131,7 +131,7 @@ impl Judged {
         access: Access,
     ) -> Result<Self, RegionError> {
         let refused = |fault| RegionError { uri: uri.to_owned(), fault };
-        let (file, len) = judge(uri, expected, bases, access).map_err(refused)?;
+        let (file, len) = validate_uri(uri, expected, bases, access).map_err(refused)?;
         Ok(Self { uri: uri.to_owned(), file, len, access })
     }
 
@@ -142,12 +142,17 @@ impl Judged {
 }
 
 /// The opened file and the bytes to map of it. The superblock is read, not mapped.
-fn judge(uri: &str, expected: &Expected, bases: &AllowedBases, access: Access) -> Result<(File, u64), Fault> {
+fn validate_uri(
+    uri: &str,
+    expected: &Expected,
+    bases: &AllowedBases,
+    access: Access,
+) -> Result<(File, u64), Fault> {
     check_shape(expected)?;
     let parsed = RegionUri::parse(uri).map_err(Fault::Uri)?;
     let file =
         containment::open(Path::new(&parsed.path), bases, access == Access::Write).map_err(Fault::Path)?;
-    let len = judge_file(&file, expected, parsed.require_hugepages)?;
+    let len = validate_file(&file, expected, parsed.require_hugepages)?;
     Ok((file, len))
 }
 
@@ -164,7 +169,7 @@ fn check_shape(expected: &Expected) -> Result<(), Fault> {
 }
 
 /// The bytes to map of an open file that is what `expected` says.
-pub(crate) fn judge_file(file: &File, expected: &Expected, require_hugepages: bool) -> Result<u64, Fault> {
+pub(crate) fn validate_file(file: &File, expected: &Expected, require_hugepages: bool) -> Result<u64, Fault> {
     let huge_page = huge_page_bytes(file).map_err(Fault::Map)?;
     if require_hugepages && huge_page.is_none() {
         return Err(Fault::NotHugepages);
@@ -193,7 +198,7 @@ impl Region {
         bases: &AllowedBases,
         access: Access,
     ) -> Result<Self, RegionError> {
-        Judged::open(uri, expected, bases, access)?.map()
+        ValidatedRegion::open(uri, expected, bases, access)?.map()
     }
 
     /// Maps `len` bytes of `file`.
