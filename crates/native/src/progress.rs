@@ -30,7 +30,7 @@ pub fn told_in(spec: TensorSpec, word: &str) -> PyResult<(TensorSpec, u32, Unit)
             )));
         }
     };
-    let told = spec.told_in(unit);
+    let told = spec.with_progress_unit(unit);
     let (spec, stride) = told.ok_or_else(|| PyValueError::new_err(format!("progress {word:?}: {remedy}")))?;
     Ok((spec, stride, unit))
 }

@@ -62,7 +62,7 @@ impl ReplayRows {
             let spec = if usize::from(ndims[i]) > MAX_DIMS {
                 None
             } else {
-                TensorSpec::lying(dtype[i], order[i], &dims[from..to], &strides[from..to], size)
+                TensorSpec::from_parts(dtype[i], order[i], &dims[from..to], &strides[from..to], size)
             };
             let row = Row {
                 at: start,

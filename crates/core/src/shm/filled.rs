@@ -36,7 +36,7 @@ pub enum Unit {
 impl TensorSpec {
     /// The spec of a frame whose progress is told in `unit`, and the bytes of one such unit. `None` where the
     /// units do not follow one another in memory, so that no prefix would hold them.
-    pub fn told_in(mut self, unit: Unit) -> Option<(Self, u32)> {
+    pub fn with_progress_unit(mut self, unit: Unit) -> Option<(Self, u32)> {
         let axis = outermost(self.major_order, self.ndims);
         let inner = (0..usize::from(self.ndims)).filter(|i| *i != axis).map(|i| self.dims[i].max(1) as u64);
         let stride = inner.fold(u64::from(item_size(self.dtype)?), u64::saturating_mul);
@@ -146,17 +146,17 @@ mod tests {
             (MAJOR_ORDER_COLUMN, &[4, 6], Unit::Columns),
             (MAJOR_ORDER_COLUMN, &[1, 1], Unit::Columns),
         ] {
-            let (told, stride) = spec(order, shape).told_in(unit).unwrap();
-            assert_eq!(told.progress_stride_bytes, stride);
+            let (spec_in_unit, stride) = spec(order, shape).with_progress_unit(unit).unwrap();
+            assert_eq!(spec_in_unit.progress_stride_bytes, stride);
             let mut bytes = [0; TENSOR_HEADER_ENCODED_LENGTH];
-            told.encode(&mut bytes);
+            spec_in_unit.encode(&mut bytes);
             let read = Tensor::decode(&bytes, u32::MAX).unwrap();
             assert_eq!(unit_axis(&read), Some(outermost(order, read.ndims)));
         }
-        assert_eq!(spec(MAJOR_ORDER_ROW, &[4, 6]).told_in(Unit::Columns), None);
-        assert_eq!(spec(MAJOR_ORDER_COLUMN, &[4, 6]).told_in(Unit::Rows), None);
-        assert_eq!(spec(MAJOR_ORDER_COLUMN, &[4, 6, 2]).told_in(Unit::Columns), None);
-        let (plain, stride) = spec(MAJOR_ORDER_ROW, &[4, 6]).told_in(Unit::Bytes).unwrap();
+        assert_eq!(spec(MAJOR_ORDER_ROW, &[4, 6]).with_progress_unit(Unit::Columns), None);
+        assert_eq!(spec(MAJOR_ORDER_COLUMN, &[4, 6]).with_progress_unit(Unit::Rows), None);
+        assert_eq!(spec(MAJOR_ORDER_COLUMN, &[4, 6, 2]).with_progress_unit(Unit::Columns), None);
+        let (plain, stride) = spec(MAJOR_ORDER_ROW, &[4, 6]).with_progress_unit(Unit::Bytes).unwrap();
         assert_eq!((plain.progress_unit, plain.progress_stride_bytes, stride), (PROGRESS_UNIT_NONE, 0, 12));
     }
 

@@ -51,7 +51,7 @@ impl TensorSpec {
 
     /// A tensor as it lies in a payload of `len` bytes, padding between rows and all. `None` when a reader
     /// would refuse it.
-    pub fn lying(dtype: i16, major_order: i16, dims: &[i32], strides: &[i64], len: u32) -> Option<Self> {
+    pub fn from_parts(dtype: i16, major_order: i16, dims: &[i32], strides: &[i64], len: u32) -> Option<Self> {
         let mut shape = [0usize; MAX_DIMS];
         for (size, dim) in shape.iter_mut().zip(dims) {
             *size = usize::try_from(*dim).ok()?;
@@ -315,17 +315,17 @@ mod tests {
 
     #[test]
     fn a_tensor_goes_out_as_it_lies_or_not_at_all() {
-        let lying = |order, dims: &[i32], strides: &[i64], len| {
-            TensorSpec::lying(DTYPE_UINT16, order, dims, strides, len)
+        let from_parts = |order, dims: &[i32], strides: &[i64], len| {
+            TensorSpec::from_parts(DTYPE_UINT16, order, dims, strides, len)
         };
         let contiguous = TensorSpec::new(DTYPE_UINT16, MAJOR_ORDER_ROW, &U16);
-        assert_eq!(lying(MAJOR_ORDER_ROW, &[4, 6], &[12, 2], 48), contiguous, "needs no strides");
-        let padded = lying(MAJOR_ORDER_ROW, &[4, 6], &[16, 2], 64).unwrap();
+        assert_eq!(from_parts(MAJOR_ORDER_ROW, &[4, 6], &[12, 2], 48), contiguous, "needs no strides");
+        let padded = from_parts(MAJOR_ORDER_ROW, &[4, 6], &[16, 2], 64).unwrap();
         assert_eq!(Tensor::decode(&header(padded), 64).unwrap().strides[..2], [16, 2]);
-        let columns = lying(MAJOR_ORDER_COLUMN, &[4, 6], &[2, 8], 48).unwrap();
+        let columns = from_parts(MAJOR_ORDER_COLUMN, &[4, 6], &[2, 8], 48).unwrap();
         assert_eq!((columns.major_order, columns.strides[..2].to_vec()), (MAJOR_ORDER_COLUMN, vec![0, 0]));
-        assert!(lying(MAJOR_ORDER_ROW, &[1, 6], &[999, 2], 12).is_some(), "a single row steps nowhere");
-        assert!(lying(MAJOR_ORDER_ROW, &[0, 6], &[0, 0], 0).is_some());
+        assert!(from_parts(MAJOR_ORDER_ROW, &[1, 6], &[999, 2], 12).is_some(), "a single row steps nowhere");
+        assert!(from_parts(MAJOR_ORDER_ROW, &[0, 6], &[0, 0], 0).is_some());
         for (dims, strides, len) in [
             (&[4, 6][..], &[12, 2][..], 47),
             (&[4, 6], &[2, 8], 99),
@@ -335,7 +335,7 @@ mod tests {
             (&[], &[], 99),
             (&[1; 9], &[2; 9], 99),
         ] {
-            assert_eq!(lying(MAJOR_ORDER_ROW, dims, strides, len), None, "{dims:?} {strides:?} {len}");
+            assert_eq!(from_parts(MAJOR_ORDER_ROW, dims, strides, len), None, "{dims:?} {strides:?} {len}");
         }
     }
 
