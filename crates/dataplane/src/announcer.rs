@@ -226,7 +226,7 @@ impl State {
                 Some(&(look_ns, stream_id)) if look_ns <= now_ns => {
                     self.watched.pop_front();
                     let Some(beacon) = self.beacons.get_mut(&stream_id) else { continue };
-                    if beacon.watch.as_mut().is_some_and(LockWatch::has_been_let_go) {
+                    if beacon.watch.as_mut().is_some_and(LockWatch::is_released) {
                         beacon.watch = None;
                         self.deaths.push((stream_id, beacon.epoch));
                     } else {

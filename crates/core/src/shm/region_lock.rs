@@ -54,7 +54,7 @@ pub struct RegionLock {
 
 impl RegionLock {
     /// Takes the lock on the header ring at `header_uri`, or says who is in the way.
-    pub fn take(header_uri: &str, bases: &AllowedBases) -> Result<Self, RegionLockError> {
+    pub fn acquire(header_uri: &str, bases: &AllowedBases) -> Result<Self, RegionLockError> {
         let file = open(header_uri, bases, true)?;
         match file_lock::try_lock(&file) {
             Ok(true) => Ok(Self { _file: file }),
@@ -68,23 +68,23 @@ impl RegionLock {
 #[derive(Debug)]
 pub struct LockWatch {
     file: ForkGuardedFile,
-    seen_held: bool,
+    was_held: bool,
 }
 
 impl LockWatch {
     pub fn open(header_uri: &str, bases: &AllowedBases) -> Result<Self, RegionLockError> {
-        Ok(Self { file: open(header_uri, bases, false)?, seen_held: false })
+        Ok(Self { file: open(header_uri, bases, false)?, was_held: false })
     }
 
     /// True once: the lock was held at an earlier look, and now is not. A lock that is never taken is no
     /// sign of anything (who takes none is judged by its keepalives).
-    pub fn has_been_let_go(&mut self) -> bool {
+    pub fn is_released(&mut self) -> bool {
         match file_lock::is_held(&self.file) {
             Ok(true) => {
-                self.seen_held = true;
+                self.was_held = true;
                 false
             }
-            Ok(false) => std::mem::take(&mut self.seen_held),
+            Ok(false) => std::mem::take(&mut self.was_held),
             // Not a word about the producer.
             Err(_) => false,
         }
@@ -109,30 +109,30 @@ mod tests {
     #[test]
     fn the_second_taker_is_refused_until_the_first_lets_go() {
         let (_dir, bases, uri) = ring();
-        let first = RegionLock::take(&uri, &bases).unwrap();
-        assert!(matches!(RegionLock::take(&uri, &bases), Err(RegionLockError::Held)));
+        let first = RegionLock::acquire(&uri, &bases).unwrap();
+        assert!(matches!(RegionLock::acquire(&uri, &bases), Err(RegionLockError::Held)));
         drop(first);
-        assert!(RegionLock::take(&uri, &bases).is_ok());
+        assert!(RegionLock::acquire(&uri, &bases).is_ok());
     }
 
     #[test]
     fn another_descriptor_of_the_same_file_that_is_closed_ends_nothing() {
         let (dir, bases, uri) = ring();
-        let _lock = RegionLock::take(&uri, &bases).unwrap();
+        let _lock = RegionLock::acquire(&uri, &bases).unwrap();
         drop(fs::OpenOptions::new().write(true).open(dir.path().join("header.ring")).unwrap());
-        assert!(matches!(RegionLock::take(&uri, &bases), Err(RegionLockError::Held)));
+        assert!(matches!(RegionLock::acquire(&uri, &bases), Err(RegionLockError::Held)));
     }
 
     #[test]
     fn a_watch_tells_of_the_end_once_and_of_a_lock_never_taken_not_at_all() {
         let (_dir, bases, uri) = ring();
         let mut watch = LockWatch::open(&uri, &bases).unwrap();
-        assert!(!watch.has_been_let_go());
-        let lock = RegionLock::take(&uri, &bases).unwrap();
-        assert!(!watch.has_been_let_go());
+        assert!(!watch.is_released());
+        let lock = RegionLock::acquire(&uri, &bases).unwrap();
+        assert!(!watch.is_released());
         drop(lock);
-        assert!(watch.has_been_let_go());
-        assert!(!watch.has_been_let_go());
+        assert!(watch.is_released());
+        assert!(!watch.is_released());
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
         let (dir, bases, uri) = ring();
         let link = dir.path().canonicalize().unwrap().join("link");
         symlink(dir.path().join("header.ring"), &link).unwrap();
-        let reason = |uri: &str| match RegionLock::take(uri, &bases) {
+        let reason = |uri: &str| match RegionLock::acquire(uri, &bases) {
             Err(RegionLockError::Refused(error)) => error.reason(),
             other => panic!("{other:?}"),
         };
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn a_forked_child_neither_keeps_the_lock_nor_ends_it() {
         let (_dir, bases, uri) = ring();
-        let lock = RegionLock::take(&uri, &bases).unwrap();
+        let lock = RegionLock::acquire(&uri, &bases).unwrap();
         let (mut ours, mut theirs) = ([0; 2], [0; 2]);
         // SAFETY: two pipes into arrays of two. The child makes only system calls, then waits for our
         // word and leaves without running anything of ours.
@@ -173,9 +173,9 @@ mod tests {
         let mut byte = 0_u8;
         // SAFETY: the pipes are open; the child runs by now.
         assert_eq!(unsafe { libc::read(theirs[0], (&raw mut byte).cast(), 1) }, 1);
-        let held = matches!(RegionLock::take(&uri, &bases), Err(RegionLockError::Held));
+        let held = matches!(RegionLock::acquire(&uri, &bases), Err(RegionLockError::Held));
         drop(lock);
-        let free = RegionLock::take(&uri, &bases).is_ok();
+        let free = RegionLock::acquire(&uri, &bases).is_ok();
         // SAFETY: lets the child go, and reaps it.
         unsafe {
             libc::write(ours[1], (&raw const byte).cast(), 1);

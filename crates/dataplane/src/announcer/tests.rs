@@ -177,13 +177,13 @@ fn the_end_of_a_lock_is_told_once_even_when_the_driver_stalls() {
     let announce = driver.make(5, 10, 42);
     driver.put(&announce);
     driver.pass(WATCH_NS);
-    let lock = RegionLock::take(&announce.header_uri, &driver.bases).unwrap();
+    let lock = RegionLock::acquire(&announce.header_uri, &driver.bases).unwrap();
     driver.pass(WATCH_NS);
     assert!(driver.beacons.deaths().is_empty());
     drop(lock);
     driver.pass(WATCH_NS);
     assert_eq!(driver.beacons.deaths(), [(5, 10)]);
-    let again = RegionLock::take(&announce.header_uri, &driver.bases).unwrap();
+    let again = RegionLock::acquire(&announce.header_uri, &driver.bases).unwrap();
     driver.pass(WATCH_NS);
     drop(again);
     driver.pass(WATCH_NS);
@@ -195,7 +195,7 @@ fn a_stream_without_a_producer_is_not_watched() {
     let mut driver = Driver::new(u64::MAX);
     let announce = driver.make(5, 10, 0);
     driver.put(&announce);
-    let lock = RegionLock::take(&announce.header_uri, &driver.bases).unwrap();
+    let lock = RegionLock::acquire(&announce.header_uri, &driver.bases).unwrap();
     driver.pass(WATCH_NS);
     drop(lock);
     driver.pass(WATCH_NS);
@@ -209,7 +209,7 @@ fn every_lock_is_seen_within_the_time_however_short_the_rounds() {
         .map(|stream_id| {
             let announce = driver.make(stream_id, 10, 42);
             driver.put(&announce);
-            RegionLock::take(&announce.header_uri, &driver.bases).unwrap()
+            RegionLock::acquire(&announce.header_uri, &driver.bases).unwrap()
         })
         .collect();
     let rounds = |driver: &mut Driver| (0..12).for_each(|_| driver.pass(2 * MS));
@@ -226,7 +226,7 @@ fn the_next_epoch_takes_the_place_of_the_one_before() {
     let mut driver = Driver::new(u64::MAX);
     let old = driver.make(5, 10, 42);
     driver.put(&old);
-    let lock = RegionLock::take(&old.header_uri, &driver.bases).unwrap();
+    let lock = RegionLock::acquire(&old.header_uri, &driver.bases).unwrap();
     driver.pass(WATCH_NS);
     let new = driver.make(5, 11, 0);
     driver.put(&new);

@@ -38,8 +38,9 @@ impl Producer {
     /// Maps the regions of a lease, and locks them against our own death going unnoticed.
     fn take_up(&self, lease: &Lease, response: &AttachResponse, tick: &Tick<'_>) {
         let regions = response.regions(tick.now.monotonic_ns);
-        let taken =
-            RegionLock::take(&response.header_uri, tick.bases).map_err(|e| e.to_string()).and_then(|lock| {
+        let taken = RegionLock::acquire(&response.header_uri, tick.bases)
+            .map_err(|e| e.to_string())
+            .and_then(|lock| {
                 let mapping =
                     Mapping::open(&regions, tick.bases, Access::Write).map_err(|e| e.to_string())?;
                 Ok((lock, Arc::new(mapping)))

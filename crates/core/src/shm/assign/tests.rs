@@ -209,7 +209,7 @@ fn a_link_in_place_of_a_region_or_a_directory_is_not_followed() {
 #[test]
 fn regions_that_a_producer_holds_are_not_taken_from_under_it() {
     let created = created_epoch();
-    let _lock = RegionLock::take(&created.old.header_uri, &created.bases).unwrap();
+    let _lock = RegionLock::acquire(&created.old.header_uri, &created.bases).unwrap();
     assert!(matches!(assign_epoch(&created.assignment, 42, 500), Err(CreateError::Held(_))));
     created.untouched();
 }
