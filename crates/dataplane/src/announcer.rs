@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tensorpool_core::consumer::announce_filter::Now;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::containment::AllowedBases;
-use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region::{Access, RegionError};
 use tensorpool_core::shm::region_lock::{LockWatch, RegionLockError};
 use tensorpool_core::wire::announce::PoolAnnounce;
@@ -67,7 +67,7 @@ struct Beacon {
     epoch: u64,
     /// Encoded once; only its timestamp changes.
     message: Vec<u8>,
-    mapping: Mapping,
+    mapping: MappedEpoch,
     /// There while a producer has the stream and its end was not told yet.
     watch: Option<LockWatch>,
     /// Its place in the rota.
@@ -114,7 +114,7 @@ impl Beacons {
     pub fn put(&self, announce: &PoolAnnounce, bases: &AllowedBases, keep: bool) -> Result<(), PutError> {
         // First of all: locked memory of the old and the new at once may be more than is allowed.
         self.remove(announce.stream_id);
-        let mapping = Mapping::open(announce, bases, Access::Write).map_err(PutError::Region)?;
+        let mapping = MappedEpoch::open(announce, bases, Access::Write).map_err(PutError::Region)?;
         if keep {
             mapping.lock_memory().map_err(PutError::LockMemory)?;
         }

@@ -30,7 +30,7 @@ impl Frame {
     }
 
     fn check(&self) -> bool {
-        let holds = self.frame.mapping.still_holds(self.frame.located.seq);
+        let holds = self.frame.mapping.is_unchanged(self.frame.located.seq);
         if !holds && !self.counted_late.swap(true, Ordering::Relaxed) {
             self.origin.counters.received_to_late();
         }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::containment::AllowedBases;
-use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region::Access;
 use tensorpool_core::wire::announce::{AnnouncedPool, PoolAnnounce};
 use tensorpool_core::wire::driver::Role;
@@ -159,7 +159,7 @@ impl Producer {
                 let bases = AllowedBases::new(&own.base_dirs)?;
                 let regions = own.announce(stream_id);
                 let mapping = py
-                    .detach(|| Mapping::open(&regions, &bases, Access::Write))
+                    .detach(|| MappedEpoch::open(&regions, &bases, Access::Write))
                     .map_err(|e| errors::region(py, &e))?;
                 let config = plane::Config { announce: Some(regions), ..config };
                 py.detach(|| plane::Producer::new(config, Arc::new(mapping)))

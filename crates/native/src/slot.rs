@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tensorpool_core::os::fork::ForkGuard;
-use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::producer as plane;
@@ -19,7 +19,7 @@ use crate::progress::Meter;
 
 /// Keeps a mapping alive for the arrays that look into it.
 #[pyclass(frozen, module = "tensorpool._native")]
-struct Pin(#[allow(dead_code)] Arc<Mapping>);
+struct Pin(#[allow(dead_code)] Arc<MappedEpoch>);
 
 struct SlotState {
     claim: Option<plane::Claim>,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::drop_reason::DropReason;
-use crate::shm::epoch::Located;
+use crate::shm::epoch::SlotRef;
 use crate::shm::tensor::Tensor;
 use crate::wire::control::ProgressState;
 
@@ -19,8 +19,8 @@ pub struct Outline {
     pub tensor: Tensor,
 }
 
-impl From<&Located> for Outline {
-    fn from(located: &Located) -> Self {
+impl From<&SlotRef> for Outline {
+    fn from(located: &SlotRef) -> Self {
         let info = &located.info;
         Self { pool: located.pool, values_len_bytes: info.values_len_bytes, tensor: info.tensor }
     }

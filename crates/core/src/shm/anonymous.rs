@@ -4,17 +4,17 @@ use std::fs::File;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-use super::epoch::{Mapping, Pool};
+use super::epoch::{MappedEpoch, Pool};
 use crate::os::time::monotonic_ns;
 use crate::shm::create::{PoolSpec, check_layout, pool_kind};
 use crate::shm::region::{Access, Region};
 use crate::shm::superblock::{Expected, RegionKind, Superblock};
 use crate::wire::layout::LAYOUT_VERSION;
 
-impl Mapping {
+impl MappedEpoch {
     /// Makes memory for an epoch, for a writer and readers of this process. Pages are taken when they are
     /// written; more than `max_bytes` of them are refused, whoever asks.
-    pub fn private(
+    pub fn anonymous(
         stream_id: u32,
         epoch: u64,
         nslots: u32,
@@ -58,11 +58,11 @@ mod tests {
 
     #[test]
     fn it_is_a_mapping_like_any_other() {
-        let epoch = Mapping::private(5, 9, 8, &POOLS, 1 << 20).unwrap();
+        let epoch = MappedEpoch::anonymous(5, 9, 8, &POOLS, 1 << 20).unwrap();
         assert_eq!((epoch.stream_id, epoch.epoch, epoch.nslots), (5, 9, 8));
         assert_eq!(epoch.smallest_pool(64), Some(0));
         assert_eq!(epoch.pool_id(1), 2, "the smallest comes first");
-        assert!(!epoch.has_changed_hands());
+        assert!(!epoch.owner_changed());
         epoch.begin(3);
         assert!(matches!(epoch.locate(3), Err(DropReason::NotCommitted)));
         assert!(epoch.commit_described(3));
@@ -72,11 +72,14 @@ mod tests {
 
     #[test]
     fn what_is_too_large_or_has_no_layout_is_refused() {
-        let why = Mapping::private(5, 9, 8, &POOLS, 1000).unwrap_err();
+        let why = MappedEpoch::anonymous(5, 9, 8, &POOLS, 1000).unwrap_err();
         assert!(why.contains("1000 are allowed"), "{why}");
         let huge = [PoolSpec { pool_id: 1, stride_bytes: 1 << 31 }];
-        assert!(Mapping::private(5, 9, 1 << 31, &huge, u64::MAX >> 1).is_err(), "more than there can be");
-        assert!(Mapping::private(5, 9, 7, &POOLS, u64::MAX).is_err(), "no power of two");
-        assert!(Mapping::private(5, 9, 8, &[], u64::MAX).is_err());
+        assert!(
+            MappedEpoch::anonymous(5, 9, 1 << 31, &huge, u64::MAX >> 1).is_err(),
+            "more than there can be"
+        );
+        assert!(MappedEpoch::anonymous(5, 9, 7, &POOLS, u64::MAX).is_err(), "no power of two");
+        assert!(MappedEpoch::anonymous(5, 9, 8, &[], u64::MAX).is_err());
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Pool {
 
 /// All regions of one epoch, validated against what was announced.
 #[derive(Debug)]
-pub struct Mapping {
+pub struct MappedEpoch {
     pub stream_id: u32,
     pub epoch: u64,
     pub nslots: u32,
@@ -39,7 +39,7 @@ pub struct Mapping {
 
 /// A frame that passed every check: where its payload lies and what it is.
 #[derive(Clone, Copy, Debug)]
-pub struct Located {
+pub struct SlotRef {
     pub seq: u64,
     pub pool: u16,
     pub info: SlotInfo,
@@ -55,7 +55,7 @@ fn expected(announce: &PoolAnnounce, kind: RegionKind) -> Expected {
     }
 }
 
-impl Mapping {
+impl MappedEpoch {
     /// Maps every announced region, or none.
     pub fn open(announce: &PoolAnnounce, bases: &AllowedBases, access: Access) -> Result<Self, RegionError> {
         let expected = |kind| expected(announce, kind);
@@ -127,7 +127,7 @@ impl Mapping {
     }
 
     /// Whether someone else has taken the regions over in the middle of the epoch (wire §15.14).
-    pub fn has_changed_hands(&self) -> bool {
+    pub fn owner_changed(&self) -> bool {
         self.pid() != self.owner_pid
     }
 
@@ -223,7 +223,7 @@ impl Mapping {
 
     /// Writer: the same for all of the next slot, when there is time for it: in a ring that is written now and
     /// then, a slot has left the caches by the time its turn comes round again.
-    pub fn warm(&self, seq: u64, pool: u16, len: usize) {
+    pub fn prefetch_slot(&self, seq: u64, pool: u16, len: usize) {
         let header = self.header.at(self.slot_at(self.index(seq)));
         for (start, len) in [(header, HEADER_SLOT_BYTES), (self.payload(pool, seq), len)] {
             for at in (0..len).step_by(CACHE_LINE_BYTES) {
@@ -234,7 +234,7 @@ impl Mapping {
 
     /// Reader: judges the frame `seq` by every rule, without waiting and without touching its payload.
     #[inline]
-    pub fn locate(&self, seq: u64) -> Result<Located, DropReason> {
+    pub fn locate(&self, seq: u64) -> Result<SlotRef, DropReason> {
         let bytes =
             seqlock::read(self.commit_word(seq), seq, || self.slot_bytes(seq)).map_err(|refusal| {
                 match refusal {
@@ -243,27 +243,27 @@ impl Mapping {
                     Refusal::Stale => DropReason::Stale,
                 }
             })?;
-        let located = self.judge(seq, &bytes)?;
+        let slot_ref = self.validate_header(seq, &bytes)?;
         // Whoever asks for a frame reads it: its ends are under way while the caller is still on the way.
-        let payload = self.payload(located.pool, seq);
+        let payload = self.payload(slot_ref.pool, seq);
         copy::prefetch(payload);
-        copy::prefetch(payload.wrapping_add((located.info.values_len_bytes as usize).saturating_sub(1)));
-        Ok(located)
+        copy::prefetch(payload.wrapping_add((slot_ref.info.values_len_bytes as usize).saturating_sub(1)));
+        Ok(slot_ref)
     }
 
     /// Reader: judges the header of a frame that may still be filling. Of what it says, the time and the
     /// version of the metadata are settled only by the commit.
-    pub fn look_ahead(&self, seq: u64) -> Result<Located, DropReason> {
+    pub fn locate_in_progress(&self, seq: u64) -> Result<SlotRef, DropReason> {
         let word = self.commit_word(seq);
-        let there = |belongs: bool| match self.seq_in_slot_of(seq) {
+        let check = |belongs: bool| match self.seq_in_slot_of(seq) {
             _ if belongs => Ok(()),
             other if other < seq => Err(DropReason::Stale),
             _ => Err(DropReason::Late),
         };
-        there(seqlock::belongs(word, seq))?;
+        check(seqlock::belongs(word, seq))?;
         let bytes = self.slot_bytes(seq);
-        there(seqlock::still_belongs(word, seq))?;
-        self.judge(seq, &bytes)
+        check(seqlock::still_belongs(word, seq))?;
+        self.validate_header(seq, &bytes)
     }
 
     /// Whether the slot is still that of `seq`, complete or not: the check after use of a part.
@@ -271,7 +271,7 @@ impl Mapping {
         seqlock::still_belongs(self.commit_word(seq), seq)
     }
 
-    /// Reader: a copy of the frame's header, to be believed once `still_holds` has said yes after it.
+    /// Reader: a copy of the frame's header, to be believed once `is_unchanged` has said yes after it.
     pub fn header_bytes(&self, seq: u64) -> [u8; HEADER_SLOT_BYTES] {
         self.slot_bytes(seq)
     }
@@ -298,18 +298,18 @@ impl Mapping {
 
     /// A slot's own rules, and those of the pool that it names.
     #[inline]
-    fn judge(&self, seq: u64, bytes: &[u8; HEADER_SLOT_BYTES]) -> Result<Located, DropReason> {
+    fn validate_header(&self, seq: u64, bytes: &[u8; HEADER_SLOT_BYTES]) -> Result<SlotRef, DropReason> {
         let info = slot::decode(bytes, self.index(seq))?;
         let pool = self.pools.iter().position(|p| p.pool_id == info.pool_id).ok_or(DropReason::PoolId)?;
         if info.values_len_bytes > self.pools[pool].stride_bytes {
             return Err(DropReason::ValuesLen);
         }
-        Ok(Located { seq, pool: pool as u16, info })
+        Ok(SlotRef { seq, pool: pool as u16, info })
     }
 
     /// Whether the frame is still what it was: the check after use.
     #[inline]
-    pub fn still_holds(&self, seq: u64) -> bool {
+    pub fn is_unchanged(&self, seq: u64) -> bool {
         seqlock::unchanged(self.commit_word(seq), seq)
     }
 
@@ -317,12 +317,12 @@ impl Mapping {
     ///
     /// # Safety
     /// `dst` is writable for the payload's `values_len_bytes`.
-    pub unsafe fn copy_out(&self, frame: &Located, dst: *mut u8) -> bool {
+    pub unsafe fn copy_out(&self, frame: &SlotRef, dst: *mut u8) -> bool {
         // SAFETY: `locate` held the length against the stride of this pool; `dst` by the caller.
         unsafe {
             copy::from_shared(dst, self.payload(frame.pool, frame.seq), frame.info.values_len_bytes as usize)
         };
-        self.still_holds(frame.seq)
+        self.is_unchanged(frame.seq)
     }
 
     /// As [`Self::copy_out`], and gives the payload's CRC32C, taken block by block while the copy is still in the
@@ -330,7 +330,7 @@ impl Mapping {
     ///
     /// # Safety
     /// `dst` is writable for the payload's `values_len_bytes`, and nobody else touches it meanwhile.
-    pub unsafe fn copy_out_summed(&self, frame: &Located, dst: *mut u8) -> Option<u32> {
+    pub unsafe fn copy_out_summed(&self, frame: &SlotRef, dst: *mut u8) -> Option<u32> {
         let (src, len) = (self.payload(frame.pool, frame.seq), frame.info.values_len_bytes as usize);
         let mut sum = 0;
         for at in (0..len).step_by(SUMMED_BLOCK) {
@@ -342,6 +342,6 @@ impl Mapping {
             };
             sum = checksum::crc32c_append(sum, copied);
         }
-        self.still_holds(frame.seq).then_some(sum)
+        self.is_unchanged(frame.seq).then_some(sum)
     }
 }

@@ -87,7 +87,7 @@ impl Driver {
     }
 
     fn activity(&self, announce: &PoolAnnounce) -> u64 {
-        Mapping::open(announce, &self.bases, Access::Read).unwrap().activity_ns()
+        MappedEpoch::open(announce, &self.bases, Access::Read).unwrap().activity_ns()
     }
 
     fn beat(&self) {

@@ -11,7 +11,7 @@ use tensorpool_core::bridge::assembly::Loss;
 use tensorpool_core::bridge::source::Announced;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::create::PoolSpec;
-use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::wire::descriptor::FrameDescriptor;
 use tensorpool_core::wire::layout::*;
 
@@ -30,9 +30,9 @@ pub struct Private {
 
 #[derive(Default)]
 struct State {
-    mapping: Option<Arc<Mapping>>,
+    mapping: Option<Arc<MappedEpoch>>,
     /// With the memory that they are in: the source's epoch may change in between.
-    queue: VecDeque<(Arc<Mapping>, FrameDescriptor)>,
+    queue: VecDeque<(Arc<MappedEpoch>, FrameDescriptor)>,
     refused: Option<String>,
     last_refused: Option<String>,
 }
@@ -62,7 +62,7 @@ impl Private {
         let pools: Vec<_> =
             pools.map(|p| PoolSpec { pool_id: p.pool_id, stride_bytes: p.stride_bytes }).collect();
         let made =
-            Mapping::private(self.stream_id, announced.epoch, announced.nslots, &pools, self.max_bytes);
+            MappedEpoch::anonymous(self.stream_id, announced.epoch, announced.nslots, &pools, self.max_bytes);
         let mut state = self.lock();
         match made {
             Ok(mapping) => state.mapping = Some(Arc::new(mapping)),
@@ -80,7 +80,7 @@ impl Private {
     }
 
     /// The memory that frames are written to now.
-    pub fn mapping(&self) -> Option<Arc<Mapping>> {
+    pub fn mapping(&self) -> Option<Arc<MappedEpoch>> {
         self.lock().mapping.clone()
     }
 
@@ -119,7 +119,7 @@ impl Private {
     }
 
     /// The next frame that is whole, and the memory that it is in.
-    pub(crate) fn next(&self) -> Option<(Arc<Mapping>, FrameDescriptor)> {
+    pub(crate) fn next(&self) -> Option<(Arc<MappedEpoch>, FrameDescriptor)> {
         if !self.has_any() {
             return None;
         }

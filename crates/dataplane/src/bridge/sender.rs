@@ -281,7 +281,7 @@ impl Core {
             // SAFETY: the slice lies inside the payload, which `locate` held against the pool's stride; the
             // claim has room for it behind `at`.
             unsafe { copy::from_shared(bytes[at..].as_mut_ptr(), payload, length as usize) };
-            let is_whole = mapping.still_holds(seq);
+            let is_whole = mapping.is_unchanged(seq);
             if is_whole && revision == Revision::Second {
                 chunk::write_checksum(bytes);
             }
@@ -301,7 +301,7 @@ impl Core {
             }
             Ok((_, false)) => &counters.overwritten,
             // It waits in its slot, as long as that is its own.
-            Err(NotTaken::BackPressured) if mapping.still_holds(seq) => return Sent::Waits,
+            Err(NotTaken::BackPressured) if mapping.is_unchanged(seq) => return Sent::Waits,
             Err(NotTaken::BackPressured) => &counters.overwritten,
             Err(NotTaken::NotConnected) => &counters.not_connected,
             Err(NotTaken::Closed) => {
@@ -340,7 +340,7 @@ fn next_frame(feeds: &mut [Feed], turn: &mut usize) -> Option<(Arc<Source>, Fram
         if source.is_announced(&frame) {
             return Some((source.clone(), frame));
         }
-        if frame.mapping.still_holds(frame.located.seq) {
+        if frame.mapping.is_unchanged(frame.located.seq) {
             feed.held = Some(frame);
         } else {
             bump(&source.counters().unannounced);

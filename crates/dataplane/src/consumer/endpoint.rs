@@ -7,7 +7,7 @@ use tensorpool_core::consumer::announce_filter::{Action, Held, Ignored};
 use tensorpool_core::consumer::hello_state;
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::os::time::monotonic_ns;
-use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::wire::announce::PoolAnnounce;
 use tensorpool_core::wire::control::{ControlMessage, QosConsumer};
 use tensorpool_core::wire::driver::DriverMessage;
@@ -36,7 +36,7 @@ impl Consumer {
     }
 
     /// Replaces the mapping; what was in flight for the old one is dropped by its epoch.
-    pub(super) fn remap(&self, mapping: Option<Arc<Mapping>>) -> Option<Arc<Mapping>> {
+    pub(super) fn remap(&self, mapping: Option<Arc<MappedEpoch>>) -> Option<Arc<MappedEpoch>> {
         let mut state = self.state.lock_first();
         if let Some(fresh) = &mapping {
             // Elsewhere frames are counted by the way that they come.
@@ -222,7 +222,7 @@ impl Endpoint for Consumer {
         let (stale, taken_over) = {
             let mut state = self.state.lock_first();
             let Some(mapping) = &state.mapping else { return };
-            let (epoch, taken_over) = (mapping.epoch, mapping.has_changed_hands());
+            let (epoch, taken_over) = (mapping.epoch, mapping.owner_changed());
             let stale = !state.judge.is_fresh(mapping.activity_ns(), now_ns);
             if taken_over {
                 state.lowest_epoch = state.lowest_epoch.max(epoch + 1);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tensorpool_core::consumer::announce_filter::Ignored;
-use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region::Access;
 use tensorpool_core::wire::announce::PoolAnnounce;
 
@@ -30,7 +30,7 @@ impl Consumer {
         // Hard boundary first: nothing of the old epoch is accepted while the new one is opened.
         self.unmap(tick, "a new epoch was announced");
         let epoch = announce.epoch;
-        let mapping = match Mapping::open(announce, tick.bases, Access::Read) {
+        let mapping = match MappedEpoch::open(announce, tick.bases, Access::Read) {
             Ok(mapping) => mapping,
             Err(e) => {
                 let refused =

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tensorpool_core::consumer::hello_state::Wanted;
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::lease::attachment::Terms;
-use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::wire::descriptor::{Decoded, FrameDescriptor};
 
 use crate::aeron::Subscription;
@@ -134,7 +134,7 @@ impl Consumer {
         self.state.lock()
     }
 
-    pub fn mapping(&self) -> Option<Arc<Mapping>> {
+    pub fn mapping(&self) -> Option<Arc<MappedEpoch>> {
         let state = self.lock();
         state.detour.as_ref().map_or_else(|| state.mapping.clone(), |way| way.mapping())
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tensorpool_core::consumer::hello_state;
 use tensorpool_core::consumer::progress_tracker::{Follower, Outline, Verdict};
-use tensorpool_core::shm::epoch::{Located, Mapping};
+use tensorpool_core::shm::epoch::{MappedEpoch, SlotRef};
 use tensorpool_core::shm::filled::{self, Whole};
 use tensorpool_core::wire::control::{ControlMessage, FrameProgress, ProgressState};
 use tensorpool_core::wire::hello::StreamAddress;
@@ -28,8 +28,8 @@ const MOST_HEARD: usize = 1024;
 /// So much of a frame is there.
 #[derive(Clone)]
 pub struct Part {
-    pub mapping: Arc<Mapping>,
-    pub located: Located,
+    pub mapping: Arc<MappedEpoch>,
+    pub located: SlotRef,
     pub filled: u64,
     pub state: ProgressState,
     /// The rows, or columns, that may be read; none where the layout does not say.
@@ -103,7 +103,7 @@ impl Reading {
             count(&counters.late);
             return None;
         };
-        let slot = mapping.look_ahead(said.seq);
+        let slot = mapping.locate_in_progress(said.seq);
         let outline = slot.as_ref().map(Outline::from).map_err(|drop| *drop);
         let filled = said.payload_bytes_filled;
         match following.follower.on_progress(said.seq, said.state, filled, outline) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tensorpool_core::consumer::announce_filter::Judge;
 use tensorpool_core::consumer::sequence_tracker::{Step, Tracker};
 use tensorpool_core::drop_reason::DropReason;
-use tensorpool_core::shm::epoch::{Located, Mapping};
+use tensorpool_core::shm::epoch::{MappedEpoch, SlotRef};
 use tensorpool_core::wire::descriptor::FrameDescriptor;
 use tensorpool_core::wire::hello::StreamAddress;
 
@@ -23,8 +23,8 @@ use crate::descriptor_queue::Feed;
 /// A frame that may be handed out, and the mapping that keeps its memory alive.
 #[derive(Clone)]
 pub struct Frame {
-    pub mapping: Arc<Mapping>,
-    pub located: Located,
+    pub mapping: Arc<MappedEpoch>,
+    pub located: SlotRef,
     pub publish_timestamp_ns: Option<u64>,
     pub trace_id: u64,
 }
@@ -95,7 +95,7 @@ pub(crate) struct Reading {
     pub(crate) detour: Option<Arc<Private>>,
     /// Frames that are still filling, where that was asked for.
     pub(crate) following: Option<Box<Following>>,
-    pub(crate) mapping: Option<Arc<Mapping>>,
+    pub(crate) mapping: Option<Arc<MappedEpoch>>,
     pub(crate) judge: Judge,
     pub(crate) tracker: Tracker,
     /// The epoch whose sequences the tracker counts; mapped again, it goes on where it was.

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use tensorpool_core::bridge::source::local_header;
 use tensorpool_core::shm::copy;
-use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::wire::layout::*;
 
 use super::{Outcome, Pending, Producer, bump};
@@ -18,18 +18,18 @@ pub struct Placed {
     pub seq: u64,
     pool: u16,
     len: u32,
-    mapping: Arc<Mapping>,
+    mapping: Arc<MappedEpoch>,
 }
 
 impl Placed {
     /// Opens the slot of `seq` in the smallest pool that holds `len` bytes; none if none does.
-    pub(crate) fn open(mapping: Arc<Mapping>, seq: u64, len: u32) -> Option<Self> {
+    pub(crate) fn open(mapping: Arc<MappedEpoch>, seq: u64, len: u32) -> Option<Self> {
         let pool = mapping.smallest_pool(u64::from(len))?;
         mapping.begin(seq);
         Some(Self { seq, pool, len, mapping })
     }
 
-    pub fn mapping(&self) -> &Arc<Mapping> {
+    pub fn mapping(&self) -> &Arc<MappedEpoch> {
         &self.mapping
     }
 

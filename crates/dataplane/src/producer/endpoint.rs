@@ -7,7 +7,7 @@ use tensorpool_core::consumer::announce_filter::Now;
 use tensorpool_core::producer::grants::Change;
 use tensorpool_core::producer::metadata_schedule::Speaker;
 use tensorpool_core::producer::sequencer::Order;
-use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region::Access;
 use tensorpool_core::shm::region_lock::RegionLock;
 use tensorpool_core::wire::announce::PoolAnnounce;
@@ -24,7 +24,7 @@ use crate::lease::{Lease, Turn};
 
 impl State {
     /// A new epoch: its sequences count from the beginning.
-    pub(super) fn take_up(&mut self, mapping: Arc<Mapping>, lock: Option<RegionLock>) {
+    pub(super) fn take_up(&mut self, mapping: Arc<MappedEpoch>, lock: Option<RegionLock>) {
         self.order = Order::new(mapping.nslots);
         self.pending = vec![Pending::default(); mapping.nslots as usize];
         self.last_epoch = Some(mapping.epoch);
@@ -42,7 +42,7 @@ impl Producer {
             .map_err(|e| e.to_string())
             .and_then(|lock| {
                 let mapping =
-                    Mapping::open(&regions, tick.bases, Access::Write).map_err(|e| e.to_string())?;
+                    MappedEpoch::open(&regions, tick.bases, Access::Write).map_err(|e| e.to_string())?;
                 Ok((lock, Arc::new(mapping)))
             });
         match taken {
@@ -98,7 +98,7 @@ impl Producer {
 }
 
 /// Large regions on a thread of their own: the conductor has others to keep alive.
-fn prefault(mapping: Arc<Mapping>) {
+fn prefault(mapping: Arc<MappedEpoch>) {
     const AT_ONCE: usize = 64 << 20;
     if mapping.bytes() <= AT_ONCE {
         mapping.prefault();

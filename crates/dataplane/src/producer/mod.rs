@@ -8,7 +8,7 @@ use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::producer::grants::Policy;
 use tensorpool_core::producer::progress_schedule::{Filled, Floors};
 use tensorpool_core::producer::sequencer::Order;
-use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region_lock::RegionLock;
 use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::announce::PoolAnnounce;
@@ -60,7 +60,7 @@ pub struct Config {
 }
 
 struct State {
-    mapping: Option<Arc<Mapping>>,
+    mapping: Option<Arc<MappedEpoch>>,
     /// The epoch that is written, or was last.
     last_epoch: Option<u64>,
     /// Tells the driver of our death the moment it comes (on a lease).
@@ -108,7 +108,7 @@ pub struct Claim {
     pub spec: TensorSpec,
     pub values_len: u32,
     pool: u16,
-    mapping: Arc<Mapping>,
+    mapping: Arc<MappedEpoch>,
     /// How far it is, where its progress is told.
     filled: Option<Filled>,
 }
@@ -119,14 +119,14 @@ impl Claim {
         self.mapping.payload(self.pool, self.seq)
     }
 
-    pub fn mapping(&self) -> &Arc<Mapping> {
+    pub fn mapping(&self) -> &Arc<MappedEpoch> {
         &self.mapping
     }
 }
 
 impl Producer {
     /// One that owns its regions.
-    pub fn new(config: Config, mapping: Arc<Mapping>) -> Self {
+    pub fn new(config: Config, mapping: Arc<MappedEpoch>) -> Self {
         if config.prefault {
             mapping.prefault();
         }
@@ -303,7 +303,7 @@ impl Producer {
     }
 
     #[inline]
-    fn take(&self, state: &mut State, values_len: u64) -> Result<(Arc<Mapping>, u16, u64), Outcome> {
+    fn take(&self, state: &mut State, values_len: u64) -> Result<(Arc<MappedEpoch>, u16, u64), Outcome> {
         let Some(mapping) = state.mapping.clone() else {
             return Err(self.no_regions());
         };

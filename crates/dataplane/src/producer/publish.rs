@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use tensorpool_core::os::time::monotonic_ns;
-use tensorpool_core::shm::epoch::Mapping;
+use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::slot::SlotFields;
 use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDescriptor};
@@ -20,7 +20,7 @@ impl Producer {
     pub(super) fn commit(
         &self,
         state: &mut State,
-        mapping: &Mapping,
+        mapping: &MappedEpoch,
         pool: u16,
         seq: u64,
         spec: TensorSpec,
@@ -62,12 +62,20 @@ impl Producer {
 
     /// Fetches what the next frame is written to, as much as the pace leaves time for.
     #[inline]
-    fn get_ready(&self, state: &mut State, mapping: &Mapping, pool: u16, seq: u64, len: u32, now_ns: u64) {
+    fn get_ready(
+        &self,
+        state: &mut State,
+        mapping: &MappedEpoch,
+        pool: u16,
+        seq: u64,
+        len: u32,
+        now_ns: u64,
+    ) {
         let pause_ns = now_ns.saturating_sub(state.last_frame_ns);
         state.last_frame_ns = now_ns;
         // To fetch a slot from far away takes about a nanosecond for 16 bytes, so this is a small part of the pause.
         if len <= MOST_TO_WARM && pause_ns >= LEAST_PAUSE_NS.max(u64::from(len)) {
-            mapping.warm(seq, pool, len as usize);
+            mapping.prefetch_slot(seq, pool, len as usize);
         } else {
             mapping.prepare(seq, pool, len as usize);
         }
@@ -84,7 +92,7 @@ impl Producer {
 
     /// The descriptor, only ever after the commit (wire §10.2.1).
     #[inline]
-    pub(super) fn publish(&self, state: &mut State, mapping: &Mapping, seq: u64) -> Outcome {
+    pub(super) fn publish(&self, state: &mut State, mapping: &MappedEpoch, seq: u64) -> Outcome {
         let Pending { trace_id, meta_version, timestamp_ns } = state.pending[mapping.index(seq) as usize];
         let descriptor = FrameDescriptor {
             stream_id: mapping.stream_id,

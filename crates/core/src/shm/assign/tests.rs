@@ -1,7 +1,7 @@
 use super::*;
 use crate::shm::containment::AllowedBases;
 use crate::shm::create::{EpochSpec, create_epoch};
-use crate::shm::epoch::Mapping;
+use crate::shm::epoch::MappedEpoch;
 use crate::shm::region_lock::RegionLock;
 use crate::wire::announce::{AnnouncedPool, PoolAnnounce};
 use crate::wire::layout::{CLOCK_DOMAIN_MONOTONIC, HEADER_SLOT_BYTES};
@@ -53,7 +53,7 @@ impl CreatedEpoch {
         self.old.directory.parent().unwrap()
     }
 
-    fn map(&self, files: &EpochFiles, epoch: u64) -> Result<Mapping, RegionError> {
+    fn map(&self, files: &EpochFiles, epoch: u64) -> Result<MappedEpoch, RegionError> {
         let pool = |(p, uri): &(PoolSpec, String)| AnnouncedPool {
             pool_id: p.pool_id,
             nslots: 4,
@@ -72,7 +72,7 @@ impl CreatedEpoch {
             pools: files.pools.iter().map(pool).collect(),
             header_uri: files.header_uri.clone(),
         };
-        Mapping::open(&announce, &self.bases, Access::Read)
+        MappedEpoch::open(&announce, &self.bases, Access::Read)
     }
 
     /// Everything is as it was made.
