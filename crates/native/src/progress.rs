@@ -98,7 +98,7 @@ impl Progress {
 
     /// The number of whole slices along `axis`, if those are what follows one another.
     fn along(&self, axis: usize) -> Option<i32> {
-        self.part.whole.filter(|w| w.axis == axis).map(|w| w.count)
+        self.part.filled_slices.filter(|w| w.axis == axis).map(|w| w.count)
     }
 
     fn holds(&self) -> bool {
@@ -185,8 +185,8 @@ impl Progress {
         let tensor = &part.located.info.tensor;
         let n = usize::from(tensor.ndims);
         let mut shape = tensor.dims;
-        match part.whole {
-            Some(whole) => shape[whole.axis] = whole.count,
+        match part.filled_slices {
+            Some(filled_slices) => shape[filled_slices.axis] = filled_slices.count,
             // Nothing of it is known to be there.
             None => shape[filled::outermost(tensor.major_order, tensor.ndims)] = 0,
         }

@@ -5,7 +5,7 @@ use crate::wire::layout::*;
 
 /// The first `count` slices along dimension `axis` are in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Whole {
+pub struct FilledSlices {
     pub axis: usize,
     pub count: i32,
 }
@@ -13,7 +13,7 @@ pub struct Whole {
 /// The whole slices in the first `filled` bytes, along the dimension that steps farthest: only those lie one
 /// after another. `None` where the layout does not say what a prefix holds: rows with gaps between them, and
 /// no unit that names the rows.
-pub fn whole(tensor: &Tensor, filled: u64) -> Option<Whole> {
+pub fn filled_slices(tensor: &Tensor, filled: u64) -> Option<FilledSlices> {
     let axis = outermost(tensor.major_order, tensor.ndims);
     if !is_contiguous(tensor) && unit_axis(tensor) != Some(axis) {
         return None;
@@ -22,7 +22,10 @@ pub fn whole(tensor: &Tensor, filled: u64) -> Option<Whole> {
     // The last slice needs no gap behind it.
     let is_all = filled >= extent(tensor);
     let slices = filled / tensor.strides[axis] as u64;
-    Some(Whole { axis, count: if is_all { dim } else { dim.min(i32::try_from(slices).unwrap_or(dim)) } })
+    Some(FilledSlices {
+        axis,
+        count: if is_all { dim } else { dim.min(i32::try_from(slices).unwrap_or(dim)) },
+    })
 }
 
 /// What the progress of a frame is counted in.
@@ -109,29 +112,29 @@ mod tests {
     }
 
     fn counts(tensor: &Tensor, filled: &[u64]) -> Vec<Option<i32>> {
-        filled.iter().map(|f| whole(tensor, *f).map(|w| w.count)).collect()
+        filled.iter().map(|f| filled_slices(tensor, *f).map(|w| w.count)).collect()
     }
 
     /// requirement: wire-10.2.2-3
     #[test]
     fn only_whole_rows_count() {
         let plain = tensor(MAJOR_ORDER_ROW, &[4, 6], &[], PROGRESS_UNIT_NONE, 0);
-        assert_eq!(whole(&plain, 25), Some(Whole { axis: 0, count: 2 }));
+        assert_eq!(filled_slices(&plain, 25), Some(FilledSlices { axis: 0, count: 2 }));
         assert_eq!(counts(&plain, &[0, 11, 12, 47, 48, 1000]), [0, 0, 1, 3, 4, 4].map(Some));
         let columns = tensor(MAJOR_ORDER_COLUMN, &[4, 6], &[], PROGRESS_UNIT_COLUMNS, 8);
-        assert_eq!(whole(&columns, 17), Some(Whole { axis: 1, count: 2 }));
+        assert_eq!(filled_slices(&columns, 17), Some(FilledSlices { axis: 1, count: 2 }));
     }
 
     /// requirement: wire-10.2.2-3
     #[test]
     fn rows_with_gaps_need_a_unit_that_names_them() {
         let unnamed = tensor(MAJOR_ORDER_ROW, &[4, 6], &[16, 2], PROGRESS_UNIT_NONE, 0);
-        assert_eq!(whole(&unnamed, 60), None);
+        assert_eq!(filled_slices(&unnamed, 60), None);
         let named = tensor(MAJOR_ORDER_ROW, &[4, 6], &[16, 2], PROGRESS_UNIT_ROWS, 16);
         assert_eq!(counts(&named, &[15, 16, 59, 60]), [0, 1, 3, 4].map(Some));
         // Columns of rows one after another lie all over the payload: no prefix holds one.
         let crossed = tensor(MAJOR_ORDER_ROW, &[4, 6], &[16, 2], PROGRESS_UNIT_COLUMNS, 2);
-        assert_eq!(whole(&crossed, 60), None);
+        assert_eq!(filled_slices(&crossed, 60), None);
     }
 
     /// requirement: wire-8.2-13
@@ -176,7 +179,7 @@ mod tests {
         ) {
             let order = if column { MAJOR_ORDER_COLUMN } else { MAJOR_ORDER_ROW };
             let tensor = tensor(order, &shape, &[], PROGRESS_UNIT_NONE, 0);
-            let Whole { axis, count } = whole(&tensor, filled).unwrap();
+            let FilledSlices { axis, count } = filled_slices(&tensor, filled).unwrap();
             let mut part = tensor;
             part.dims[axis] = count;
             prop_assert!(extent(&part) <= filled);

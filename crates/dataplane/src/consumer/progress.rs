@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tensorpool_core::consumer::hello_state;
 use tensorpool_core::consumer::progress_tracker::{Follower, Outline, Verdict};
 use tensorpool_core::shm::epoch::{MappedEpoch, SlotRef};
-use tensorpool_core::shm::filled::{self, Whole};
+use tensorpool_core::shm::filled::{self, FilledSlices};
 use tensorpool_core::wire::control::{ControlMessage, FrameProgress, ProgressState};
 use tensorpool_core::wire::hello::StreamAddress;
 
@@ -33,7 +33,7 @@ pub struct Part {
     pub filled: u64,
     pub state: ProgressState,
     /// The rows, or columns, that may be read; none where the layout does not say.
-    pub whole: Option<Whole>,
+    pub filled_slices: Option<FilledSlices>,
 }
 
 #[derive(Default)]
@@ -110,8 +110,8 @@ impl Reading {
             Verdict::News => {
                 count(&counters.news);
                 let located = slot.ok()?;
-                let whole = filled::whole(&located.info.tensor, filled);
-                Some(Part { mapping: mapping.clone(), located, filled, state: said.state, whole })
+                let filled_slices = filled::filled_slices(&located.info.tensor, filled);
+                Some(Part { mapping: mapping.clone(), located, filled, state: said.state, filled_slices })
             }
             Verdict::Nothing => None,
             Verdict::Late => {
