@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tensorpool_core::lease::attachment::{Answer, Attachment, Lost, Refusal, Revocation, Terms};
+use tensorpool_core::lease::attachment::{Answer, Attachment, LeaseOptions, Lost, Refusal, Revocation};
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::wire::driver::{AttachResponse, DriverMessage, code_str};
 
@@ -58,9 +58,9 @@ pub fn random_id() -> u32 {
 }
 
 impl Lease {
-    pub fn new(terms: Terms) -> Self {
+    pub fn new(options: LeaseOptions) -> Self {
         Self {
-            attachment: Mutex::new(Attachment::new(terms, seed())),
+            attachment: Mutex::new(Attachment::new(options, seed())),
             granted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             ended: AtomicU64::new(0),
@@ -131,7 +131,7 @@ impl Lease {
     }
 
     fn event(&self, tick: &Tick<'_>, kind: &'static str, epoch: Option<u64>, detail: String) {
-        let stream_id = Some(self.attachment().terms().stream_id);
+        let stream_id = Some(self.attachment().options().stream_id);
         tick.events.push(Event { kind, at_ns: tick.now.monotonic_ns, stream_id, epoch, detail });
     }
 
@@ -146,7 +146,7 @@ impl Lease {
 
     /// The regions cannot be used here: the lease goes back.
     pub fn give_back(&self, tick: &Tick<'_>, why: String) {
-        self.attachment().give_back(why, tick.now.monotonic_ns);
+        self.attachment().release(why, tick.now.monotonic_ns);
         self.tell_refusal(tick);
     }
 
@@ -197,11 +197,11 @@ impl Lease {
     }
 
     pub fn on_newcomer(&self, tick: &Tick<'_>) {
-        self.attachment().wake(tick.now.monotonic_ns);
+        self.attachment().retry_now(tick.now.monotonic_ns);
     }
 
     pub fn farewell(&self) -> Option<Vec<u8>> {
-        self.attachment().farewell()
+        self.attachment().detach_request()
     }
 }
 

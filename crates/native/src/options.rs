@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensorpool_core::consumer::hello_state::{Proposal, Wanted};
 use tensorpool_core::consumer::phase::Phase;
-use tensorpool_core::lease::attachment::{Refusal, Terms};
+use tensorpool_core::lease::attachment::{LeaseOptions, Refusal};
 use tensorpool_core::producer::grants::Policy;
 use tensorpool_core::producer::progress_schedule::Floors;
 use tensorpool_core::wire::driver::{Revision, Role, code_str};
@@ -107,13 +107,13 @@ pub struct LeaseTerms {
 }
 
 impl LeaseTerms {
-    pub fn terms(self, stream_id: u32, role: Role) -> PyResult<Terms> {
+    pub fn terms(self, stream_id: u32, role: Role) -> PyResult<LeaseOptions> {
         let revision = match self.revision {
             1 => Revision::First,
             2 => Revision::Second,
             other => return Err(PyValueError::new_err(format!("attach revision {other}: use 1 or 2"))),
         };
-        Ok(Terms {
+        Ok(LeaseOptions {
             stream_id,
             role,
             revision,

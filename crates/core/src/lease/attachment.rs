@@ -17,10 +17,10 @@ const SPREAD_NS: u64 = 20_000_000;
 /// A request without an answer is said again after this long, then after twice that, up to the usual pause.
 const FIRST_REPEAT_NS: u64 = 100_000_000;
 /// Refusals in a row make the pause longer, up to this many times the usual one.
-const LONGEST_PAUSE: u32 = 4;
+const MAX_PAUSE_FACTOR: u32 = 4;
 
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct LeaseOptions {
     pub stream_id: u32,
     pub role: Role,
     pub revision: Revision,
@@ -33,7 +33,7 @@ pub struct Terms {
 }
 
 #[derive(Clone, Debug)]
-struct Asked {
+struct Requested {
     request: AttachRequest,
     since_ns: u64,
     next_send_ns: u64,
@@ -44,29 +44,29 @@ struct Asked {
 
 #[derive(Clone, Debug)]
 struct Held {
-    name: LeaseKey,
+    key: LeaseKey,
     epoch: u64,
     keepalive_ns: u64,
     next_keepalive_ns: u64,
     /// Since when keepalives are not taken.
     failing_since_ns: Option<u64>,
     /// When the driver was heard of last.
-    heard_ns: u64,
+    announced_ns: u64,
 }
 
 #[derive(Clone, Debug)]
 enum Phase {
-    Waiting { ask_at_ns: u64 },
-    Asked(Asked),
+    Waiting { request_at_ns: u64 },
+    Requested(Requested),
     Held(Held),
 }
 
 #[derive(Clone, Debug)]
 pub struct Attachment {
-    terms: Terms,
+    options: LeaseOptions,
     phase: Phase,
     /// Words for the driver that nobody waits for.
-    farewells: Vec<Vec<u8>>,
+    detach_requests: Vec<Vec<u8>>,
     refusal: Option<Refusal>,
     refused_in_a_row: u32,
     counter: u32,
@@ -77,11 +77,11 @@ pub struct Attachment {
 
 impl Attachment {
     /// `seed` makes client ids and pauses differ between clients.
-    pub fn new(terms: Terms, seed: u64) -> Self {
+    pub fn new(options: LeaseOptions, seed: u64) -> Self {
         Self {
-            terms,
-            phase: Phase::Waiting { ask_at_ns: 0 },
-            farewells: Vec::new(),
+            options,
+            phase: Phase::Waiting { request_at_ns: 0 },
+            detach_requests: Vec::new(),
             refusal: None,
             refused_in_a_row: 0,
             counter: 0,
@@ -90,13 +90,13 @@ impl Attachment {
         }
     }
 
-    pub fn terms(&self) -> &Terms {
-        &self.terms
+    pub fn options(&self) -> &LeaseOptions {
+        &self.options
     }
 
     pub fn lease(&self) -> Option<LeaseKey> {
         match &self.phase {
-            Phase::Held(held) => Some(held.name),
+            Phase::Held(held) => Some(held.key),
             _ => None,
         }
     }
@@ -129,8 +129,8 @@ impl Attachment {
 
     /// A pause of half to one and a half times the usual one, longer after refusals in a row.
     fn pause_ns(&mut self) -> u64 {
-        let factor = u64::from(self.refused_in_a_row.clamp(1, LONGEST_PAUSE));
-        let usual = self.terms.retry_ns.max(2) * factor;
+        let factor = u64::from(self.refused_in_a_row.clamp(1, MAX_PAUSE_FACTOR));
+        let usual = self.options.retry_ns.max(2) * factor;
         usual / 2 + self.random() % usual
     }
 
@@ -141,35 +141,35 @@ impl Attachment {
 
     /// What is due now goes to `send`, which says whether it was taken. Some if the lease is lost.
     pub fn work(&mut self, now_ns: u64, send: &mut dyn FnMut(&[u8]) -> bool) -> Option<Lost> {
-        for farewell in std::mem::take(&mut self.farewells) {
-            send(&farewell);
+        for detach_request in std::mem::take(&mut self.detach_requests) {
+            send(&detach_request);
         }
-        if let Phase::Waiting { ask_at_ns } = self.phase
-            && now_ns >= ask_at_ns
+        if let Phase::Waiting { request_at_ns } = self.phase
+            && now_ns >= request_at_ns
         {
-            self.ask(now_ns);
+            self.start_request(now_ns);
         }
         match &mut self.phase {
             Phase::Waiting { .. } => None,
-            Phase::Asked(asked) => {
-                if now_ns >= asked.since_ns + self.terms.attach_timeout_ns && !asked.is_overdue {
+            Phase::Requested(requested) => {
+                if now_ns >= requested.since_ns + self.options.attach_timeout_ns && !requested.is_overdue {
                     // It goes on asking as it did: a driver that makes gigabytes answers this request, and one
                     // drawn anew would find the stream taken by the old one.
-                    asked.is_overdue = true;
+                    requested.is_overdue = true;
                     self.refusal = Some(Refusal::NoAnswer);
                 }
-                if now_ns >= asked.next_send_ns {
-                    let taken = send(&asked.request.encode(self.terms.revision));
-                    if taken {
-                        asked.next_send_ns = now_ns + asked.repeat_ns.min(self.terms.retry_ns);
-                        asked.repeat_ns = asked.repeat_ns.saturating_mul(2);
+                if now_ns >= requested.next_send_ns {
+                    let was_sent = send(&requested.request.encode(self.options.revision));
+                    if was_sent {
+                        requested.next_send_ns = now_ns + requested.repeat_ns.min(self.options.retry_ns);
+                        requested.repeat_ns = requested.repeat_ns.saturating_mul(2);
                     }
                 }
                 None
             }
             Phase::Held(held) => {
                 if now_ns >= held.next_keepalive_ns {
-                    if send(&held.name.encode_keepalive(now_ns)) {
+                    if send(&held.key.encode_keepalive(now_ns)) {
                         held.next_keepalive_ns = now_ns + held.keepalive_ns;
                         held.failing_since_ns = None;
                     } else {
@@ -179,52 +179,53 @@ impl Attachment {
                         }
                     }
                 }
-                let silence_ns = now_ns.saturating_sub(held.heard_ns);
-                (silence_ns > MISSED_ANNOUNCES * self.terms.announce_period_ns)
+                let since_announce_ns = now_ns.saturating_sub(held.announced_ns);
+                (since_announce_ns > MISSED_ANNOUNCES * self.options.announce_period_ns)
                     .then(|| self.lose(Lost::NoAnnounce, now_ns))
             }
         }
     }
 
-    fn ask(&mut self, now_ns: u64) {
+    fn start_request(&mut self, now_ns: u64) {
         let client_id = self.draw_client_id();
         let request = AttachRequest {
             correlation_id: self.correlation_id(client_id),
-            stream_id: self.terms.stream_id,
+            stream_id: self.options.stream_id,
             client_id,
-            role: self.terms.role,
-            may_create: self.terms.may_create,
-            require_hugepages: self.terms.require_hugepages,
+            role: self.options.role,
+            may_create: self.options.may_create,
+            require_hugepages: self.options.require_hugepages,
         };
         let (since_ns, next_send_ns) = (now_ns, now_ns);
         let repeat_ns = FIRST_REPEAT_NS;
         self.client_id = client_id;
-        self.phase = Phase::Asked(Asked { request, since_ns, next_send_ns, repeat_ns, is_overdue: false });
+        self.phase =
+            Phase::Requested(Requested { request, since_ns, next_send_ns, repeat_ns, is_overdue: false });
     }
 
     fn refuse(&mut self, refusal: Refusal, now_ns: u64) {
         self.refusal = Some(refusal);
         self.refused_in_a_row = self.refused_in_a_row.saturating_add(1);
-        let ask_at_ns = now_ns + self.pause_ns();
-        self.phase = Phase::Waiting { ask_at_ns };
+        let request_at_ns = now_ns + self.pause_ns();
+        self.phase = Phase::Waiting { request_at_ns };
     }
 
     fn lose(&mut self, lost: Lost, now_ns: u64) -> Lost {
         // The driver may live after all: it need not wait for the expiry.
-        if let Some(farewell) = self.farewell() {
-            self.farewells.push(farewell);
+        if let Some(detach_request) = self.detach_request() {
+            self.detach_requests.push(detach_request);
         }
-        self.ask_soon(now_ns);
+        self.request_soon(now_ns);
         lost
     }
 
-    fn ask_soon(&mut self, now_ns: u64) {
-        let ask_at_ns = now_ns + self.random() % SPREAD_NS;
-        self.phase = Phase::Waiting { ask_at_ns };
+    fn request_soon(&mut self, now_ns: u64) {
+        let request_at_ns = now_ns + self.random() % SPREAD_NS;
+        self.phase = Phase::Waiting { request_at_ns };
     }
 
     pub fn on_response(&mut self, response: &AttachResponse, now_ns: u64) -> Answer {
-        let Phase::Asked(Asked { request, .. }) = &self.phase else {
+        let Phase::Requested(Requested { request, .. }) = &self.phase else {
             return Answer::Ignored;
         };
         if request.correlation_id != response.correlation_id {
@@ -234,7 +235,7 @@ impl Attachment {
             self.refuse(Refusal::Code(response.code, response.error_message.clone()), now_ns);
             return Answer::Refused;
         }
-        let name = LeaseKey {
+        let key = LeaseKey {
             lease_id: response.lease_id,
             stream_id: request.stream_id,
             client_id: request.client_id,
@@ -244,7 +245,7 @@ impl Attachment {
             if response.lease_id != NULL_U64 {
                 // What cannot be used is given back.
                 let correlation_id = request.correlation_id.wrapping_add(1);
-                self.farewells.push(name.encode_detach(correlation_id));
+                self.detach_requests.push(key.encode_detach(correlation_id));
             }
             self.refuse(Refusal::Protocol(fault), now_ns);
             return Answer::Refused;
@@ -253,14 +254,14 @@ impl Attachment {
             NULL_U64 => u64::MAX,
             expiry => expiry.saturating_sub(now_ns),
         };
-        let keepalive_ns = self.terms.keepalive_ns.min(lease_ns / KEEPALIVES_A_LEASE).max(1);
+        let keepalive_ns = self.options.keepalive_ns.min(lease_ns / KEEPALIVES_A_LEASE).max(1);
         self.phase = Phase::Held(Held {
-            name,
+            key,
             epoch: response.epoch,
             keepalive_ns,
             next_keepalive_ns: now_ns + keepalive_ns,
             failing_since_ns: None,
-            heard_ns: now_ns,
+            announced_ns: now_ns,
         });
         self.refusal = None;
         self.refused_in_a_row = 0;
@@ -271,7 +272,7 @@ impl Attachment {
         if let Some(field) = response.missing() {
             return Some(format!("the driver's OK lacks {field}"));
         }
-        if response.stream_id != self.terms.stream_id {
+        if response.stream_id != self.options.stream_id {
             return Some(format!("the driver's OK is about stream {}", response.stream_id));
         }
         if response.layout_version != LAYOUT_VERSION
@@ -286,19 +287,19 @@ impl Attachment {
     }
 
     pub fn on_revoked(&mut self, revoked: &LeaseRevoked, now_ns: u64) -> Revocation {
-        if revoked.lease.stream_id != self.terms.stream_id {
+        if revoked.lease.stream_id != self.options.stream_id {
             return Revocation::NotOurs;
         }
         match &self.phase {
-            Phase::Held(held) if held.name == revoked.lease => {
-                self.ask_soon(now_ns);
+            Phase::Held(held) if held.key == revoked.lease => {
+                self.request_soon(now_ns);
                 Revocation::Ours
             }
-            Phase::Held(_) if revoked.lease.role == Role::Producer && self.terms.role == Role::Consumer => {
+            Phase::Held(_) if revoked.lease.role == Role::Producer && self.options.role == Role::Consumer => {
                 Revocation::ProducerGone
             }
             Phase::Waiting { .. } if self.waits_for(&revoked.lease) => {
-                self.ask_soon(now_ns);
+                self.request_soon(now_ns);
                 Revocation::NotOurs
             }
             _ => Revocation::NotOurs,
@@ -308,7 +309,7 @@ impl Attachment {
     /// Whether the end of that lease may be what a refused producer waits for: the end of another's, not the
     /// echo of what it gave back itself.
     fn waits_for(&self, ended: &LeaseKey) -> bool {
-        self.terms.role == Role::Producer
+        self.options.role == Role::Producer
             && ended.role == Role::Producer
             && ended.client_id != self.client_id
             && matches!(self.refusal, Some(Refusal::Code(..)))
@@ -319,9 +320,9 @@ impl Attachment {
         let was_held = self.is_held();
         if was_held {
             // Most often it is being restarted: a short pause, and then the repeats of an unanswered request.
-            let short = (self.terms.retry_ns / 10).max(1);
-            let ask_at_ns = now_ns + short + self.random() % short;
-            self.phase = Phase::Waiting { ask_at_ns };
+            let short = (self.options.retry_ns / 10).max(1);
+            let request_at_ns = now_ns + short + self.random() % short;
+            self.phase = Phase::Waiting { request_at_ns };
         }
         was_held
     }
@@ -330,25 +331,25 @@ impl Attachment {
     pub fn on_announce(&mut self, epoch: u64, now_ns: u64) -> Option<Lost> {
         match &mut self.phase {
             Phase::Held(held) => {
-                held.heard_ns = now_ns;
-                let superseded = self.terms.role == Role::Producer && epoch > held.epoch;
+                held.announced_ns = now_ns;
+                let superseded = self.options.role == Role::Producer && epoch > held.epoch;
                 superseded.then(|| self.lose(Lost::LaterEpoch, now_ns))
             }
             // A producer that was refused waits for the other's end; a consumer for this very announce.
-            Phase::Waiting { .. } if self.terms.role == Role::Producer => None,
+            Phase::Waiting { .. } if self.options.role == Role::Producer => None,
             _ => {
-                self.wake(now_ns);
+                self.retry_now(now_ns);
                 None
             }
         }
     }
 
     /// Someone new speaks on the control stream, a driver perhaps: what is wanted is asked for at once.
-    pub fn wake(&mut self, now_ns: u64) {
+    pub fn retry_now(&mut self, now_ns: u64) {
         let soon = now_ns + self.random() % SPREAD_NS;
         match &mut self.phase {
-            Phase::Waiting { ask_at_ns } => *ask_at_ns = soon.min(*ask_at_ns),
-            Phase::Asked(asked) => asked.next_send_ns = soon.min(asked.next_send_ns),
+            Phase::Waiting { request_at_ns } => *request_at_ns = soon.min(*request_at_ns),
+            Phase::Requested(requested) => requested.next_send_ns = soon.min(requested.next_send_ns),
             Phase::Held(_) => {}
         }
     }
@@ -358,25 +359,25 @@ impl Attachment {
         match self.phase {
             Phase::Held(_) => Some(self.lose(Lost::MediaDriver, now_ns)),
             _ => {
-                self.ask_soon(now_ns);
+                self.request_soon(now_ns);
                 None
             }
         }
     }
 
     /// The lease cannot be used here: it is given back, and asked for again after a pause.
-    pub fn give_back(&mut self, why: String, now_ns: u64) {
-        if let Some(farewell) = self.farewell() {
-            self.farewells.push(farewell);
+    pub fn release(&mut self, why: String, now_ns: u64) {
+        if let Some(detach_request) = self.detach_request() {
+            self.detach_requests.push(detach_request);
         }
         self.refuse(Refusal::Regions(why), now_ns);
     }
 
     /// The detach that ends a lease in order.
-    pub fn farewell(&mut self) -> Option<Vec<u8>> {
-        let name = self.lease()?;
-        let correlation_id = self.correlation_id(name.client_id);
-        Some(name.encode_detach(correlation_id))
+    pub fn detach_request(&mut self) -> Option<Vec<u8>> {
+        let key = self.lease()?;
+        let correlation_id = self.correlation_id(key.client_id);
+        Some(key.encode_detach(correlation_id))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tensorpool_core::consumer::hello_state::Wanted;
 use tensorpool_core::drop_reason::DropReason;
-use tensorpool_core::lease::attachment::Terms;
+use tensorpool_core::lease::attachment::LeaseOptions;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::wire::descriptor::{Decoded, FrameDescriptor};
 
@@ -84,7 +84,7 @@ pub enum Waited {
 }
 
 impl Consumer {
-    pub fn new(config: Config, wanted: Wanted, terms: Option<Terms>) -> Self {
+    pub fn new(config: Config, wanted: Wanted, options: Option<LeaseOptions>) -> Self {
         let mut state = Reading::new(config.freshness_ns, config.max_outstanding_seq_gap);
         state.following = wanted.supports_progress.then(Box::<Following>::default);
         let mut wanting = Wanting::new(config.stream_id, wanted, config.hello_period_ns);
@@ -97,7 +97,7 @@ impl Consumer {
             attached: AtomicBool::new(false),
             has_subscription: AtomicBool::new(false),
             own_id: AtomicU32::new(crate::lease::random_id()),
-            lease: terms.map(Lease::new),
+            lease: options.map(Lease::new),
             wanting: Mutex::new(wanting),
             detour: Mutex::default(),
             has_refused: AtomicBool::new(false),

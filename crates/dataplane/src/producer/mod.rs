@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tensorpool_core::lease::attachment::Terms;
+use tensorpool_core::lease::attachment::LeaseOptions;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::producer::grants::Policy;
 use tensorpool_core::producer::progress_schedule::{Filled, Floors};
@@ -136,8 +136,8 @@ impl Producer {
     }
 
     /// One that works on a driver's regions while it holds a lease.
-    pub fn leased(config: Config, terms: Terms) -> Self {
-        Self::with(config, Some(Lease::new(terms)))
+    pub fn leased(config: Config, options: LeaseOptions) -> Self {
+        Self::with(config, Some(Lease::new(options)))
     }
 
     fn with(config: Config, lease: Option<Lease>) -> Self {

@@ -7,8 +7,8 @@ use crate::wire::layout::*;
 
 const S: u64 = 1_000_000_000;
 
-fn terms(role: Role) -> Terms {
-    Terms {
+fn options(role: Role) -> LeaseOptions {
+    LeaseOptions {
         stream_id: 10_000,
         role,
         revision: Revision::First,
@@ -59,21 +59,21 @@ fn granted(request: &[u8], expiry_ns: u64) -> AttachResponse {
 }
 
 fn attached(role: Role) -> Attachment {
-    let mut a = Attachment::new(terms(role), 9);
+    let mut a = Attachment::new(options(role), 9);
     let (sent, _) = work(&mut a, 0);
     assert_eq!(templates(&sent), [SHM_ATTACH_REQUEST_TEMPLATE_ID]);
     assert_eq!(a.on_response(&granted(&sent[0], 3 * S), 0), Answer::Granted);
     a
 }
 
-fn revoked(name: LeaseKey) -> LeaseRevoked {
-    LeaseRevoked { lease: name, reason: RevokeReason::Revoked, message: String::new() }
+fn revoked(key: LeaseKey) -> LeaseRevoked {
+    LeaseRevoked { lease: key, reason: RevokeReason::Revoked, message: String::new() }
 }
 
 /// requirement: driver-4.4-2
 #[test]
 fn keepalives_come_well_before_the_expiry_that_was_told() {
-    let mut a = Attachment::new(terms(Role::Producer), 9);
+    let mut a = Attachment::new(options(Role::Producer), 9);
     let (sent, _) = work(&mut a, 0);
     a.on_response(&granted(&sent[0], S * 6 / 10), 0);
     assert!(work(&mut a, S / 10).0.is_empty());
@@ -121,7 +121,7 @@ fn an_ok_with_a_null_in_it_is_dropped_and_asked_for_again() {
         ("payloadPools.strideBytes", |r| r.pools[0].stride_bytes = NULL_U32),
     ];
     for (field, spoil) in spoils {
-        let mut a = Attachment::new(terms(Role::Consumer), 3);
+        let mut a = Attachment::new(options(Role::Consumer), 3);
         let (sent, _) = work(&mut a, 0);
         let mut response = granted(&sent[0], 3 * S);
         spoil(&mut response);
@@ -135,7 +135,7 @@ fn an_ok_with_a_null_in_it_is_dropped_and_asked_for_again() {
 
 #[test]
 fn a_later_revision_has_no_max_dims_to_lack() {
-    let mut a = Attachment::new(terms(Role::Consumer), 3);
+    let mut a = Attachment::new(options(Role::Consumer), 3);
     let (sent, _) = work(&mut a, 0);
     let response =
         AttachResponse { revision: Revision::Second, max_dims: NULL_U8, ..granted(&sent[0], 3 * S) };
@@ -144,7 +144,7 @@ fn a_later_revision_has_no_max_dims_to_lack() {
 
 #[test]
 fn an_unanswered_request_is_sent_again_as_it_was_for_as_long_as_it_takes() {
-    let mut a = Attachment::new(terms(Role::Consumer), 3);
+    let mut a = Attachment::new(options(Role::Consumer), 3);
     let (first, _) = work(&mut a, 0);
     let (again, _) = work(&mut a, S);
     assert_eq!(first, again);
@@ -159,7 +159,7 @@ fn an_unanswered_request_is_sent_again_as_it_was_for_as_long_as_it_takes() {
 
 #[test]
 fn however_long_nobody_answers_requests_keep_their_pauses() {
-    let mut a = Attachment::new(terms(Role::Consumer), 3);
+    let mut a = Attachment::new(options(Role::Consumer), 3);
     let sent = (0..200 * 100).filter(|tick| !work(&mut a, tick * S / 100).0.is_empty()).count();
     // At 0, 0.1, 0.3 and 0.7 s, and once a second from 1.5 s on.
     assert_eq!(sent, 4 + 199);
@@ -169,7 +169,7 @@ fn however_long_nobody_answers_requests_keep_their_pauses() {
 fn the_echo_of_what_was_given_back_wakes_nobody_and_another_s_end_does() {
     let mut a = attached(Role::Producer);
     let own = a.lease().unwrap();
-    a.give_back("cannot be mapped".into(), 0);
+    a.release("cannot be mapped".into(), 0);
     work(&mut a, 0);
     assert_eq!(a.on_revoked(&revoked(own), 0), Revocation::NotOurs);
     let other = LeaseKey { lease_id: 1, client_id: 1, ..own };
@@ -186,7 +186,7 @@ fn the_echo_of_what_was_given_back_wakes_nobody_and_another_s_end_does() {
 
 #[test]
 fn answers_to_others_and_late_ones_are_ignored() {
-    let mut a = Attachment::new(terms(Role::Consumer), 3);
+    let mut a = Attachment::new(options(Role::Consumer), 3);
     let (sent, _) = work(&mut a, 0);
     let other = AttachResponse { correlation_id: 1, ..granted(&sent[0], 3 * S) };
     assert_eq!(a.on_response(&other, 0), Answer::Ignored);
@@ -199,17 +199,17 @@ fn answers_to_others_and_late_ones_are_ignored() {
 #[test]
 fn our_own_revocation_ends_the_lease_and_another_s_does_not() {
     let mut a = attached(Role::Producer);
-    let name = a.lease().unwrap();
+    let key = a.lease().unwrap();
     let foreign = [
-        LeaseKey { lease_id: 1, ..name },
-        LeaseKey { client_id: 1, ..name },
-        LeaseKey { stream_id: 1, ..name },
-        LeaseKey { role: Role::Consumer, ..name },
+        LeaseKey { lease_id: 1, ..key },
+        LeaseKey { client_id: 1, ..key },
+        LeaseKey { stream_id: 1, ..key },
+        LeaseKey { role: Role::Consumer, ..key },
     ];
     for other in foreign {
         assert_eq!(a.on_revoked(&revoked(other), 0), Revocation::NotOurs);
     }
-    assert_eq!(a.on_revoked(&revoked(name), 0), Revocation::Ours);
+    assert_eq!(a.on_revoked(&revoked(key), 0), Revocation::Ours);
     assert!(!a.is_held());
     assert_eq!(templates(&work(&mut a, SPREAD_NS).0), [SHM_ATTACH_REQUEST_TEMPLATE_ID]);
 }
@@ -230,7 +230,7 @@ fn a_shutdown_ends_the_lease_and_a_driver_that_comes_back_is_asked_at_once() {
     assert!(a.on_shutdown(0));
     assert!(!a.on_shutdown(0));
     assert!(work(&mut a, S / 20).0.is_empty());
-    a.wake(S / 20);
+    a.retry_now(S / 20);
     assert_eq!(templates(&work(&mut a, S / 20 + SPREAD_NS).0), [SHM_ATTACH_REQUEST_TEMPLATE_ID]);
 }
 
@@ -245,7 +245,7 @@ fn a_producer_superseded_by_a_later_epoch_stops_and_a_consumer_goes_on() {
 
 #[test]
 fn refusals_make_the_pause_longer_and_never_endless() {
-    let mut a = Attachment::new(terms(Role::Producer), 3);
+    let mut a = Attachment::new(options(Role::Producer), 3);
     let (mut now, mut longest) = (0, 0);
     for _ in 0..50 {
         let (sent, _) = work(&mut a, now);
@@ -256,10 +256,10 @@ fn refusals_make_the_pause_longer_and_never_endless() {
         };
         assert_eq!(a.on_response(&refusal, now), Answer::Refused);
         assert_eq!(a.refusal(), Some(&Refusal::Code(RESPONSE_CODE_REJECTED, "busy".into())));
-        let Phase::Waiting { ask_at_ns } = a.phase else { panic!("still asking") };
-        assert!(ask_at_ns - now >= S / 2);
-        longest = longest.max(ask_at_ns - now);
-        now = ask_at_ns;
+        let Phase::Waiting { request_at_ns } = a.phase else { panic!("still asking") };
+        assert!(request_at_ns - now >= S / 2);
+        longest = longest.max(request_at_ns - now);
+        now = request_at_ns;
     }
     assert!((2 * S..=6 * S).contains(&longest), "{longest}");
 }
@@ -268,7 +268,7 @@ fn refusals_make_the_pause_longer_and_never_endless() {
 fn client_ids_differ_and_the_correlation_carries_them() {
     let mut seen = std::collections::HashSet::new();
     for seed in 0..1000 {
-        let mut a = Attachment::new(terms(Role::Consumer), seed * 2 + 1);
+        let mut a = Attachment::new(options(Role::Consumer), seed * 2 + 1);
         let (sent, _) = work(&mut a, 0);
         let block = &sent[0][MESSAGE_HEADER_LENGTH..];
         let client_id = get_u32(block, SHM_ATTACH_REQUEST_CLIENT_ID);
