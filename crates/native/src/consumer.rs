@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use tensorpool_core::consumer::announce_filter::Ignored;
+use tensorpool_core::consumer::announce_filter::IgnoreReason;
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::wire::driver::Role;
@@ -303,7 +303,9 @@ impl Consumer {
         // Pairs with the count in `refuse`.
         dict.set_item("refused", counters.refused.load(Ordering::Acquire))?;
         let ignored = PyDict::new(py);
-        for why in [Ignored::BeforeJoin, Ignored::Stale, Ignored::OlderEpoch, Ignored::Layout] {
+        for why in
+            [IgnoreReason::BeforeJoin, IgnoreReason::Stale, IgnoreReason::OlderEpoch, IgnoreReason::Layout]
+        {
             ignored.set_item(why.as_str(), counters.ignored(why).load(Ordering::Relaxed))?;
         }
         dict.set_item("announces_ignored", ignored)?;

@@ -15,7 +15,7 @@ pub struct Now {
 
 /// What the consumer holds at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum CurrentMapping {
     Unmapped,
     /// A mapped epoch, and whether its superblock still shows life.
     Mapped {
@@ -25,16 +25,16 @@ pub enum Held {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum AnnounceAction {
     /// Nothing changes; the producer lives.
     Keep,
     /// Drop what is in flight, unmap, and map the announced regions.
     Map,
-    Ignore(Ignored),
+    Ignore(IgnoreReason),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ignored {
+pub enum IgnoreReason {
     /// Sent before this subscription joined: a replay of Aeron's log.
     BeforeJoin,
     /// Older than the freshness window.
@@ -45,7 +45,7 @@ pub enum Ignored {
     Layout,
 }
 
-impl Ignored {
+impl IgnoreReason {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::BeforeJoin => "before_join",
@@ -58,16 +58,16 @@ impl Ignored {
 
 /// The consumer's memory of announces for one stream.
 #[derive(Clone, Debug)]
-pub struct Judge {
+pub struct AnnounceFilter {
     freshness_ns: u64,
     highest_epoch: u64,
-    highest_heard_ns: u64,
+    highest_received_ns: u64,
 }
 
-impl Judge {
+impl AnnounceFilter {
     /// `freshness_ns`: three announce periods, unless configured.
     pub fn new(freshness_ns: u64) -> Self {
-        Self { freshness_ns, highest_epoch: 0, highest_heard_ns: 0 }
+        Self { freshness_ns, highest_epoch: 0, highest_received_ns: 0 }
     }
 
     pub fn freshness_ns(&self) -> u64 {
@@ -80,33 +80,39 @@ impl Judge {
     }
 
     /// An announce arrived. `join_ns`: when the image it came by became available.
-    pub fn on_announce(&mut self, announce: &PoolAnnounce, join_ns: u64, held: Held, now: Now) -> Action {
+    pub fn on_announce(
+        &mut self,
+        announce: &PoolAnnounce,
+        join_ns: u64,
+        current: CurrentMapping,
+        now: Now,
+    ) -> AnnounceAction {
         let monotonic = announce.clock_domain == CLOCK_DOMAIN_MONOTONIC;
         if monotonic && announce.timestamp_ns < join_ns {
-            return Action::Ignore(Ignored::BeforeJoin);
+            return AnnounceAction::Ignore(IgnoreReason::BeforeJoin);
         }
         let clock = if monotonic { now.monotonic_ns } else { now.realtime_ns };
         if !self.is_fresh(announce.timestamp_ns, clock) {
-            return Action::Ignore(Ignored::Stale);
+            return AnnounceAction::Ignore(IgnoreReason::Stale);
         }
         if announce.layout_version != LAYOUT_VERSION
             || usize::from(announce.header_slot_bytes) != HEADER_SLOT_BYTES
         {
-            return Action::Ignore(Ignored::Layout);
+            return AnnounceAction::Ignore(IgnoreReason::Layout);
         }
         // The highest epoch wins as long as it is alive; once it fell silent it is history, and an
         // owner whose epochs were set back may be believed again.
         if announce.epoch < self.highest_epoch
-            && (self.is_fresh(self.highest_heard_ns, now.monotonic_ns)
-                || matches!(held, Held::Mapped { active: true, .. }))
+            && (self.is_fresh(self.highest_received_ns, now.monotonic_ns)
+                || matches!(current, CurrentMapping::Mapped { active: true, .. }))
         {
-            return Action::Ignore(Ignored::OlderEpoch);
+            return AnnounceAction::Ignore(IgnoreReason::OlderEpoch);
         }
         self.highest_epoch = announce.epoch;
-        self.highest_heard_ns = now.monotonic_ns;
-        match held {
-            Held::Mapped { epoch, .. } if epoch == announce.epoch => Action::Keep,
-            _ => Action::Map,
+        self.highest_received_ns = now.monotonic_ns;
+        match current {
+            CurrentMapping::Mapped { epoch, .. } if epoch == announce.epoch => AnnounceAction::Keep,
+            _ => AnnounceAction::Map,
         }
     }
 }
@@ -118,7 +124,7 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
     const NOW: Now = Now { monotonic_ns: 100 * S, realtime_ns: 5_000 * S };
-    const ACTIVE: Held = Held::Mapped { epoch: 7, active: true };
+    const ACTIVE: CurrentMapping = CurrentMapping::Mapped { epoch: 7, active: true };
 
     fn announce(epoch: u64, timestamp_ns: u64, clock_domain: u8) -> PoolAnnounce {
         PoolAnnounce {
@@ -139,18 +145,18 @@ mod tests {
         announce(epoch, NOW.monotonic_ns, CLOCK_DOMAIN_MONOTONIC)
     }
 
-    fn judge() -> Judge {
-        Judge::new(3 * S)
+    fn filter() -> AnnounceFilter {
+        AnnounceFilter::new(3 * S)
     }
 
     /// requirement: wire-10.1.1-1, wire-10.1.1-2, wire-15.1-3
     #[test]
     fn an_announce_older_than_the_window_is_ignored() {
         let at = |age: u64| announce(7, NOW.monotonic_ns - age, CLOCK_DOMAIN_MONOTONIC);
-        assert_eq!(judge().on_announce(&at(3 * S), 0, Held::Unmapped, NOW), Action::Map);
+        assert_eq!(filter().on_announce(&at(3 * S), 0, CurrentMapping::Unmapped, NOW), AnnounceAction::Map);
         assert_eq!(
-            judge().on_announce(&at(3 * S + 1), 0, Held::Unmapped, NOW),
-            Action::Ignore(Ignored::Stale)
+            filter().on_announce(&at(3 * S + 1), 0, CurrentMapping::Unmapped, NOW),
+            AnnounceAction::Ignore(IgnoreReason::Stale)
         );
     }
 
@@ -159,46 +165,70 @@ mod tests {
     fn a_monotonic_announce_from_before_the_join_is_ignored() {
         let a = announce(7, NOW.monotonic_ns - S, CLOCK_DOMAIN_MONOTONIC);
         let join = NOW.monotonic_ns - S + 1;
-        assert_eq!(judge().on_announce(&a, join, Held::Unmapped, NOW), Action::Ignore(Ignored::BeforeJoin));
-        assert_eq!(judge().on_announce(&a, join - 1, Held::Unmapped, NOW), Action::Map);
+        assert_eq!(
+            filter().on_announce(&a, join, CurrentMapping::Unmapped, NOW),
+            AnnounceAction::Ignore(IgnoreReason::BeforeJoin)
+        );
+        assert_eq!(filter().on_announce(&a, join - 1, CurrentMapping::Unmapped, NOW), AnnounceAction::Map);
     }
 
     /// requirement: wire-10.1.1-4
     #[test]
     fn a_realtime_announce_is_judged_by_freshness_alone() {
         let at = |age: u64| announce(7, NOW.realtime_ns - age, CLOCK_DOMAIN_REALTIME_SYNCED);
-        assert_eq!(judge().on_announce(&at(2 * S), u64::MAX, Held::Unmapped, NOW), Action::Map);
-        assert_eq!(judge().on_announce(&at(4 * S), 0, Held::Unmapped, NOW), Action::Ignore(Ignored::Stale));
+        assert_eq!(
+            filter().on_announce(&at(2 * S), u64::MAX, CurrentMapping::Unmapped, NOW),
+            AnnounceAction::Map
+        );
+        assert_eq!(
+            filter().on_announce(&at(4 * S), 0, CurrentMapping::Unmapped, NOW),
+            AnnounceAction::Ignore(IgnoreReason::Stale)
+        );
     }
 
     /// requirement: wire-10.1.1-2, wire-15.2-1, wire-15.21-5
     #[test]
     fn the_highest_epoch_wins_and_any_other_means_a_new_mapping() {
-        let mut j = judge();
-        assert_eq!(j.on_announce(&fresh(7), 0, Held::Unmapped, NOW), Action::Map);
-        assert_eq!(j.on_announce(&fresh(7), 0, ACTIVE, NOW), Action::Keep);
-        assert_eq!(j.on_announce(&fresh(6), 0, ACTIVE, NOW), Action::Ignore(Ignored::OlderEpoch));
-        assert_eq!(j.on_announce(&fresh(8), 0, ACTIVE, NOW), Action::Map);
-        assert_eq!(j.on_announce(&fresh(7), 0, Held::Unmapped, NOW), Action::Ignore(Ignored::OlderEpoch));
+        let mut j = filter();
+        assert_eq!(j.on_announce(&fresh(7), 0, CurrentMapping::Unmapped, NOW), AnnounceAction::Map);
+        assert_eq!(j.on_announce(&fresh(7), 0, ACTIVE, NOW), AnnounceAction::Keep);
+        assert_eq!(
+            j.on_announce(&fresh(6), 0, ACTIVE, NOW),
+            AnnounceAction::Ignore(IgnoreReason::OlderEpoch)
+        );
+        assert_eq!(j.on_announce(&fresh(8), 0, ACTIVE, NOW), AnnounceAction::Map);
+        assert_eq!(
+            j.on_announce(&fresh(7), 0, CurrentMapping::Unmapped, NOW),
+            AnnounceAction::Ignore(IgnoreReason::OlderEpoch)
+        );
     }
 
     #[test]
     fn a_lower_epoch_is_believed_once_the_higher_one_fell_silent() {
-        let mut j = judge();
-        j.on_announce(&fresh(7), 0, Held::Unmapped, NOW);
+        let mut j = filter();
+        j.on_announce(&fresh(7), 0, CurrentMapping::Unmapped, NOW);
         let later = Now { monotonic_ns: NOW.monotonic_ns + 4 * S, ..NOW };
         let a = announce(6, later.monotonic_ns, CLOCK_DOMAIN_MONOTONIC);
-        let mapped = |active| Held::Mapped { epoch: 7, active };
-        assert_eq!(j.clone().on_announce(&a, 0, mapped(true), later), Action::Ignore(Ignored::OlderEpoch));
-        assert_eq!(j.on_announce(&a, 0, mapped(false), later), Action::Map);
+        let mapped = |active| CurrentMapping::Mapped { epoch: 7, active };
+        assert_eq!(
+            j.clone().on_announce(&a, 0, mapped(true), later),
+            AnnounceAction::Ignore(IgnoreReason::OlderEpoch)
+        );
+        assert_eq!(j.on_announce(&a, 0, mapped(false), later), AnnounceAction::Map);
     }
 
     /// requirement: wire-15.1-1
     #[test]
     fn an_unknown_layout_is_ignored() {
         let a = PoolAnnounce { layout_version: 2, ..fresh(7) };
-        assert_eq!(judge().on_announce(&a, 0, Held::Unmapped, NOW), Action::Ignore(Ignored::Layout));
+        assert_eq!(
+            filter().on_announce(&a, 0, CurrentMapping::Unmapped, NOW),
+            AnnounceAction::Ignore(IgnoreReason::Layout)
+        );
         let a = PoolAnnounce { header_slot_bytes: 512, ..fresh(7) };
-        assert_eq!(judge().on_announce(&a, 0, Held::Unmapped, NOW), Action::Ignore(Ignored::Layout));
+        assert_eq!(
+            filter().on_announce(&a, 0, CurrentMapping::Unmapped, NOW),
+            AnnounceAction::Ignore(IgnoreReason::Layout)
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tensorpool_core::consumer::announce_filter::Ignored;
+use tensorpool_core::consumer::announce_filter::IgnoreReason;
 use tensorpool_core::consumer::latency::Latency;
 use tensorpool_core::drop_reason::{DropCounters, DropReason};
 
@@ -26,7 +26,7 @@ impl Counters {
         self.drops.add(DropReason::Late, 1);
     }
 
-    pub fn ignored(&self, why: Ignored) -> &AtomicU64 {
+    pub fn ignored(&self, why: IgnoreReason) -> &AtomicU64 {
         &self.announces_ignored[why as usize]
     }
 }

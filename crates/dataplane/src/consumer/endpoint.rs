@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use tensorpool_core::consumer::announce_filter::{Action, Held, Ignored};
+use tensorpool_core::consumer::announce_filter::{AnnounceAction, CurrentMapping, IgnoreReason};
 use tensorpool_core::consumer::hello_state;
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::os::time::monotonic_ns;
@@ -223,7 +223,7 @@ impl Endpoint for Consumer {
             let mut state = self.state.lock_first();
             let Some(mapping) = &state.mapping else { return };
             let (epoch, taken_over) = (mapping.epoch, mapping.owner_changed());
-            let stale = !state.judge.is_fresh(mapping.activity_ns(), now_ns);
+            let stale = !state.announce_filter.is_fresh(mapping.activity_ns(), now_ns);
             if taken_over {
                 state.lowest_epoch = state.lowest_epoch.max(epoch + 1);
             }
@@ -351,29 +351,30 @@ impl Endpoint for Consumer {
         let (action, intact) = {
             let mut state = self.state.lock_first();
             if announce.epoch < state.lowest_epoch {
-                self.counters.ignored(Ignored::OlderEpoch).fetch_add(1, Ordering::Relaxed);
+                self.counters.ignored(IgnoreReason::OlderEpoch).fetch_add(1, Ordering::Relaxed);
                 return;
             }
             let held = match &state.mapping {
-                None => Held::Unmapped,
-                Some(m) => {
-                    Held::Mapped { epoch: m.epoch, active: state.judge.is_fresh(m.activity_ns(), now_ns) }
-                }
+                None => CurrentMapping::Unmapped,
+                Some(m) => CurrentMapping::Mapped {
+                    epoch: m.epoch,
+                    active: state.announce_filter.is_fresh(m.activity_ns(), now_ns),
+                },
             };
             let intact = state.mapping.as_ref().is_none_or(|m| m.is_intact(announce));
-            if matches!(held, Held::Mapped { epoch, .. } if epoch == announce.epoch) {
+            if matches!(held, CurrentMapping::Mapped { epoch, .. } if epoch == announce.epoch) {
                 state.producer_id = Some(announce.producer_id);
                 self.counters.latency.follow_clock(announce.clock_domain);
             }
-            (state.judge.on_announce(announce, join_ns, held, tick.now), intact)
+            (state.announce_filter.on_announce(announce, join_ns, held, tick.now), intact)
         };
         match action {
-            Action::Keep if intact => {}
-            Action::Keep => self.unmap(tick, "the superblocks differ from the announce"),
-            Action::Ignore(why) => {
+            AnnounceAction::Keep if intact => {}
+            AnnounceAction::Keep => self.unmap(tick, "the superblocks differ from the announce"),
+            AnnounceAction::Ignore(why) => {
                 self.counters.ignored(why).fetch_add(1, Ordering::Relaxed);
             }
-            Action::Map => self.map(announce, Some(announce.producer_id), tick),
+            AnnounceAction::Map => self.map(announce, Some(announce.producer_id), tick),
         }
     }
 }

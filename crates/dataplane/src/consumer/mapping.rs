@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tensorpool_core::consumer::announce_filter::Ignored;
+use tensorpool_core::consumer::announce_filter::IgnoreReason;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region::Access;
 use tensorpool_core::wire::announce::PoolAnnounce;
@@ -38,8 +38,8 @@ impl Consumer {
                 return self.refuse(refused, announce.timestamp_ns, tick);
             }
         };
-        if !self.state.lock_first().judge.is_fresh(mapping.activity_ns(), tick.now.monotonic_ns) {
-            self.counters.ignored(Ignored::Stale).fetch_add(1, Ordering::Relaxed);
+        if !self.state.lock_first().announce_filter.is_fresh(mapping.activity_ns(), tick.now.monotonic_ns) {
+            self.counters.ignored(IgnoreReason::Stale).fetch_add(1, Ordering::Relaxed);
             return;
         }
         self.counters.latency.follow_clock(announce.clock_domain);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tensorpool_core::consumer::announce_filter::Judge;
+use tensorpool_core::consumer::announce_filter::AnnounceFilter;
 use tensorpool_core::consumer::sequence_tracker::{Step, Tracker};
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::shm::epoch::{MappedEpoch, SlotRef};
@@ -96,7 +96,7 @@ pub(crate) struct Reading {
     /// Frames that are still filling, where that was asked for.
     pub(crate) following: Option<Box<Following>>,
     pub(crate) mapping: Option<Arc<MappedEpoch>>,
-    pub(crate) judge: Judge,
+    pub(crate) announce_filter: AnnounceFilter,
     pub(crate) tracker: Tracker,
     /// The epoch whose sequences the tracker counts; mapped again, it goes on where it was.
     pub(crate) tracked: Option<u64>,
@@ -132,7 +132,7 @@ impl Reading {
             detour: None,
             following: None,
             mapping: None,
-            judge: Judge::new(freshness_ns),
+            announce_filter: AnnounceFilter::new(freshness_ns),
             tracker: Tracker::new(max_outstanding_seq_gap),
             tracked: None,
             departures: 0,
