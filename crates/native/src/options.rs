@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tensorpool_core::consumer::hello_state::{Proposal, Wanted};
+use tensorpool_core::consumer::hello_state::{ConsumerRequest, StreamProposal};
 use tensorpool_core::consumer::phase::Phase;
 use tensorpool_core::lease::attachment::{LeaseOptions, Refusal};
 use tensorpool_core::producer::grants::Policy;
@@ -30,10 +30,11 @@ pub struct Wishes {
 }
 
 impl Wishes {
-    pub fn wanted(self) -> Wanted {
-        let proposal =
-            |range: Option<Range>| range.map(|(channel, first, last)| Proposal { channel, first, last });
-        Wanted {
+    pub fn wanted(self) -> ConsumerRequest {
+        let proposal = |range: Option<Range>| {
+            range.map(|(channel, first, last)| StreamProposal { channel, first, last })
+        };
+        ConsumerRequest {
             mode: if self.rate_limited { Mode::RateLimited } else { Mode::Stream },
             max_rate_hz: self.max_rate_hz,
             supports_progress: self.supports_progress,

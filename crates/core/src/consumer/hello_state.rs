@@ -6,15 +6,15 @@ use crate::wire::layout::LAYOUT_VERSION;
 
 /// A stream of its own that a consumer asks for: some id of a range, on a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proposal {
+pub struct StreamProposal {
     pub channel: String,
     pub first: u32,
     pub last: u32,
 }
 
-impl Proposal {
+impl StreamProposal {
     /// Another id at each attempt, and for each consumer: two that ask at once seldom ask for the same.
-    fn lane(&self, consumer_id: u32, attempt: u32) -> StreamAddress {
+    fn address(&self, consumer_id: u32, attempt: u32) -> StreamAddress {
         let spread =
             u64::from(consumer_id).wrapping_add(u64::from(attempt) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let ids = u64::from(self.last.saturating_sub(self.first)) + 1;
@@ -24,22 +24,22 @@ impl Proposal {
 
 /// What a consumer would like.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct ConsumerRequest {
     pub mode: Mode,
     pub max_rate_hz: u32,
     pub supports_progress: bool,
     pub hints: ProgressHints,
     /// Streams of its own; none: the shared ones are good enough.
-    pub descriptor: Option<Proposal>,
-    pub control: Option<Proposal>,
+    pub descriptor: Option<StreamProposal>,
+    pub control: Option<StreamProposal>,
 }
 
 /// How often a declined request is made again with another id.
-const MOST_ATTEMPTS: u32 = 8;
+const MAX_ATTEMPTS: u32 = 8;
 
 /// What a config changes for the consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum ConfigChange {
     /// Read descriptors from there; none: from the shared stream.
     Descriptors(Option<StreamAddress>),
     /// Take progress from there; none: from the shared control stream.
@@ -55,9 +55,9 @@ pub enum Turn {
 }
 
 #[derive(Clone, Debug)]
-pub struct Greeting {
+pub struct HelloState {
     stream_id: u32,
-    wanted: Wanted,
+    request: ConsumerRequest,
     period_ns: u64,
     next_hello_ns: u64,
     /// Who we are to the producer at the moment.
@@ -70,11 +70,11 @@ pub struct Greeting {
     attempt: u32,
 }
 
-impl Greeting {
-    pub fn new(stream_id: u32, wanted: Wanted, period_ns: u64) -> Self {
+impl HelloState {
+    pub fn new(stream_id: u32, request: ConsumerRequest, period_ns: u64) -> Self {
         Self {
             stream_id,
-            wanted,
+            request,
             period_ns,
             next_hello_ns: 0,
             consumer_id: None,
@@ -108,48 +108,49 @@ impl Greeting {
     }
 
     /// A new producer, a new epoch, or a new id: what was granted by the old one is void.
-    pub fn begin(&mut self, consumer_id: u32) -> Vec<Turn> {
+    pub fn begin(&mut self, consumer_id: u32) -> Vec<ConfigChange> {
         self.next_hello_ns = 0;
         self.consumer_id = Some(consumer_id);
         self.was_declined = false;
         self.attempt = 0;
         self.mode = Mode::Stream;
-        let mut turns = Vec::new();
+        let mut changes = Vec::new();
         if self.granted.take().is_some() {
-            turns.push(Turn::Descriptors(None));
+            changes.push(ConfigChange::Descriptors(None));
         }
         if self.control.take().is_some() {
-            turns.push(Turn::Control(None));
+            changes.push(ConfigChange::Control(None));
         }
-        turns
+        changes
     }
 
     /// Nobody to greet until `begin`.
-    pub fn end(&mut self) -> Vec<Turn> {
-        let turns = self.consumer_id.map(|id| self.begin(id)).unwrap_or_default();
+    pub fn end(&mut self) -> Vec<ConfigChange> {
+        let changes = self.consumer_id.map(|id| self.begin(id)).unwrap_or_default();
         self.consumer_id = None;
-        turns
+        changes
     }
 
     /// The hello that is due. `sent` follows if it was taken.
     pub fn due(&self, now_ns: u64) -> Option<ConsumerHello> {
         let consumer_id = self.consumer_id.filter(|_| now_ns >= self.next_hello_ns)?;
-        let asked = |held: &Option<StreamAddress>, wanted: &Option<Proposal>| match (held, wanted) {
-            (_, None) => StreamRequest::None,
-            (Some(lane), _) => StreamRequest::At(lane.clone()),
-            (None, Some(proposal)) => StreamRequest::At(proposal.lane(consumer_id, self.attempt)),
-        };
+        let request_for =
+            |granted: &Option<StreamAddress>, request: &Option<StreamProposal>| match (granted, request) {
+                (_, None) => StreamRequest::None,
+                (Some(address), _) => StreamRequest::At(address.clone()),
+                (None, Some(proposal)) => StreamRequest::At(proposal.address(consumer_id, self.attempt)),
+            };
         Some(ConsumerHello {
             stream_id: self.stream_id,
             consumer_id,
             supports_shm: true,
-            supports_progress: self.wanted.supports_progress,
-            mode: self.wanted.mode,
-            max_rate_hz: self.wanted.max_rate_hz,
+            supports_progress: self.request.supports_progress,
+            mode: self.request.mode,
+            max_rate_hz: self.request.max_rate_hz,
             expected_layout_version: LAYOUT_VERSION,
-            hints: self.wanted.hints,
-            descriptor: asked(&self.granted, &self.wanted.descriptor),
-            control: asked(&self.control, &self.wanted.control),
+            hints: self.request.hints,
+            descriptor: request_for(&self.granted, &self.request.descriptor),
+            control: request_for(&self.control, &self.request.control),
         })
     }
 
@@ -157,45 +158,45 @@ impl Greeting {
         self.next_hello_ns = now_ns + self.period_ns;
     }
 
-    pub fn on_config(&mut self, config: &ConsumerConfig) -> Vec<Turn> {
+    pub fn on_config(&mut self, config: &ConsumerConfig) -> Vec<ConfigChange> {
         if config.stream_id != self.stream_id || Some(config.consumer_id) != self.consumer_id {
             return Vec::new();
         }
-        let mut turns = Vec::new();
+        let mut changes = Vec::new();
         self.mode = config.mode;
-        let granted = lane(&config.descriptor);
+        let granted = granted_address(&config.descriptor);
         if granted != self.granted {
             self.granted.clone_from(&granted);
-            turns.push(Turn::Descriptors(granted));
+            changes.push(ConfigChange::Descriptors(granted));
         }
-        let control = lane(&config.control);
+        let control = granted_address(&config.control);
         if control != self.control {
             self.control.clone_from(&control);
-            turns.push(Turn::Control(control));
+            changes.push(ConfigChange::Control(control));
         }
-        let declined = self.wanted.descriptor.is_some() && self.granted.is_none();
-        let is_unheard = self.wanted.control.is_some() && self.control.is_none();
-        if (declined || is_unheard) && self.attempt < MOST_ATTEMPTS {
+        let declined = self.request.descriptor.is_some() && self.granted.is_none();
+        let control_declined = self.request.control.is_some() && self.control.is_none();
+        if (declined || control_declined) && self.attempt < MAX_ATTEMPTS {
             // The id may have been someone else's: another one, at once.
             self.attempt += 1;
             self.next_hello_ns = 0;
         } else if declined && !self.was_declined {
             self.was_declined = true;
-            turns.push(Turn::Declined);
+            changes.push(ConfigChange::Declined);
         }
-        self.on_fallback(config, &mut turns);
-        turns
+        self.on_fallback(config, &mut changes);
+        changes
     }
 
-    fn on_fallback(&mut self, config: &ConsumerConfig, turns: &mut Vec<Turn>) {
+    fn on_fallback(&mut self, config: &ConsumerConfig, changes: &mut Vec<ConfigChange>) {
         let uri = (!config.use_shm && !config.fallback_uri.is_empty()).then(|| config.fallback_uri.clone());
         if uri == self.fallback {
             return;
         }
         match &uri {
-            None => turns.push(Turn::Shm),
-            Some(uri) if is_known_fallback(uri) => turns.push(Turn::Fallback(uri.clone())),
-            Some(uri) => turns.push(Turn::UnknownFallback(uri.clone())),
+            None => changes.push(ConfigChange::Shm),
+            Some(uri) if is_known_fallback(uri) => changes.push(ConfigChange::Fallback(uri.clone())),
+            Some(uri) => changes.push(ConfigChange::UnknownFallback(uri.clone())),
         }
         self.fallback = uri;
     }
@@ -206,9 +207,9 @@ pub fn is_known_fallback(uri: &str) -> bool {
     uri.starts_with("bridge://") || uri.starts_with("aeron:udp?")
 }
 
-fn lane(asked: &StreamRequest) -> Option<StreamAddress> {
-    match asked {
-        StreamRequest::At(lane) => Some(lane.clone()),
+fn granted_address(request_for: &StreamRequest) -> Option<StreamAddress> {
+    match request_for {
+        StreamRequest::At(address) => Some(address.clone()),
         StreamRequest::None | StreamRequest::Invalid => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tensorpool_core::consumer::hello_state::{Greeting, Turn, Wanted};
+use tensorpool_core::consumer::hello_state::{ConfigChange, ConsumerRequest, HelloState};
 use tensorpool_core::consumer::phase::{Phase, Phases};
 use tensorpool_core::wire::control::{ControlMessage, QosConsumer};
 use tensorpool_core::wire::hello::{Mode, StreamAddress};
@@ -26,7 +26,7 @@ pub struct Standing {
 }
 
 pub struct Wanting {
-    greeting: Greeting,
+    hello_state: HelloState,
     period_ns: u64,
     next_qos_ns: u64,
     reports: VecDeque<QosConsumer>,
@@ -37,9 +37,9 @@ pub struct Wanting {
 }
 
 impl Wanting {
-    pub fn new(stream_id: u32, wanted: Wanted, period_ns: u64) -> Self {
+    pub fn new(stream_id: u32, wanted: ConsumerRequest, period_ns: u64) -> Self {
         Self {
-            greeting: Greeting::new(stream_id, wanted, period_ns),
+            hello_state: HelloState::new(stream_id, wanted, period_ns),
             period_ns,
             next_qos_ns: 0,
             reports: VecDeque::new(),
@@ -66,22 +66,22 @@ impl Wanting {
             phases.on_unmapped();
         }
         Standing {
-            consumer_id: self.greeting.consumer_id(),
-            mode: self.greeting.mode(),
-            descriptors: self.greeting.descriptors().cloned(),
+            consumer_id: self.hello_state.consumer_id(),
+            mode: self.hello_state.mode(),
+            descriptors: self.hello_state.descriptors().cloned(),
             on_own: false,
-            control: self.greeting.control().cloned(),
+            control: self.hello_state.control().cloned(),
             phase: Some(phases.phase()),
             fallback_uri: phases.fallback_uri().map(str::to_owned),
             declined: self.declined,
         }
     }
 
-    pub fn begin(&mut self, consumer_id: u32) -> Vec<Turn> {
+    pub fn begin(&mut self, consumer_id: u32) -> Vec<ConfigChange> {
         if self.consumer_id.replace(consumer_id) != Some(consumer_id) {
             self.phases.on_new_id();
         }
-        self.greeting.begin(consumer_id)
+        self.hello_state.begin(consumer_id)
     }
 
     /// What became of the regions.
@@ -94,40 +94,40 @@ impl Wanting {
     }
 
     /// The same again, to whoever is there now.
-    pub fn restart(&mut self) -> Vec<Turn> {
-        self.greeting.consumer_id().map(|id| self.greeting.begin(id)).unwrap_or_default()
+    pub fn restart(&mut self) -> Vec<ConfigChange> {
+        self.hello_state.consumer_id().map(|id| self.hello_state.begin(id)).unwrap_or_default()
     }
 
-    pub fn end(&mut self) -> Vec<Turn> {
-        self.greeting.end()
+    pub fn end(&mut self) -> Vec<ConfigChange> {
+        self.hello_state.end()
     }
 
     pub fn is_limited(&self) -> bool {
-        self.greeting.mode() == Mode::RateLimited && self.greeting.descriptors().is_some()
+        self.hello_state.mode() == Mode::RateLimited && self.hello_state.descriptors().is_some()
     }
 
     /// What a message changes, and whether it shows that another consumer has our id (decision 17).
-    pub fn on_control_message(&mut self, said: &ControlMessage) -> (Vec<Turn>, bool) {
+    pub fn on_control_message(&mut self, said: &ControlMessage) -> (Vec<ConfigChange>, bool) {
         match said {
             ControlMessage::Config(config) => {
-                if config.stream_id == self.greeting.stream_id()
-                    && Some(config.consumer_id) == self.greeting.consumer_id()
+                if config.stream_id == self.hello_state.stream_id()
+                    && Some(config.consumer_id) == self.hello_state.consumer_id()
                 {
                     self.phases.on_config(config.use_shm, &config.fallback_uri);
                 }
-                let turns = self.greeting.on_config(config);
+                let turns = self.hello_state.on_config(config);
                 for turn in &turns {
                     match turn {
-                        Turn::Declined => self.declined = true,
-                        Turn::Descriptors(Some(_)) => self.declined = false,
+                        ConfigChange::Declined => self.declined = true,
+                        ConfigChange::Descriptors(Some(_)) => self.declined = false,
                         _ => {}
                     }
                 }
                 (turns, false)
             }
             ControlMessage::QosConsumer(qos) => {
-                let is_ours = Some(qos.consumer_id) == self.greeting.consumer_id();
-                let is_current = qos.stream_id == self.greeting.stream_id();
+                let is_ours = Some(qos.consumer_id) == self.hello_state.consumer_id();
+                let is_current = qos.stream_id == self.hello_state.stream_id();
                 (Vec::new(), is_ours && is_current && !self.reports.contains(qos))
             }
             _ => (Vec::new(), false),
@@ -136,10 +136,10 @@ impl Wanting {
 
     /// A hello, if one is due.
     pub fn greet(&mut self, now_ns: u64, send: &mut dyn FnMut(&[u8]) -> bool) {
-        if let Some(hello) = self.greeting.due(now_ns)
+        if let Some(hello) = self.hello_state.due(now_ns)
             && send(&hello.encode())
         {
-            self.greeting.sent(now_ns);
+            self.hello_state.sent(now_ns);
         }
     }
 
@@ -149,7 +149,7 @@ impl Wanting {
     }
 
     pub fn is_report_due(&self, now_ns: u64) -> bool {
-        now_ns >= self.next_qos_ns && self.greeting.consumer_id().is_some()
+        now_ns >= self.next_qos_ns && self.hello_state.consumer_id().is_some()
     }
 
     pub fn report(&mut self, qos: QosConsumer, now_ns: u64, send: &mut dyn FnMut(&[u8]) -> bool) {

@@ -73,10 +73,10 @@ impl Consumer {
     }
 
     /// Which streams are read from here on.
-    fn turn(&self, turns: Vec<hello_state::Turn>) {
+    fn turn(&self, turns: Vec<hello_state::ConfigChange>) {
         self.turn_progress(&turns);
         for turn in turns {
-            if let hello_state::Turn::Descriptors(lane) = turn {
+            if let hello_state::ConfigChange::Descriptors(lane) = turn {
                 let mut state = self.state.lock_first();
                 state.own = Handle::None;
                 if lane.is_none() && state.on_own {
@@ -256,12 +256,12 @@ impl Endpoint for Consumer {
         }
         for turn in &turns {
             let (kind, detail) = match turn {
-                hello_state::Turn::Declined => {
+                hello_state::ConfigChange::Declined => {
                     ("declined", "the producer grants no stream of its own".to_owned())
                 }
-                hello_state::Turn::Fallback(uri) => ("fallback", uri.clone()),
-                hello_state::Turn::UnknownFallback(uri) => ("fallback_refused", uri.clone()),
-                hello_state::Turn::Shm => ("fallback_over", String::new()),
+                hello_state::ConfigChange::Fallback(uri) => ("fallback", uri.clone()),
+                hello_state::ConfigChange::UnknownFallback(uri) => ("fallback_refused", uri.clone()),
+                hello_state::ConfigChange::Shm => ("fallback_over", String::new()),
                 _ => continue,
             };
             let epoch = self.mapping().map_or(0, |m| m.epoch);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use tensorpool_core::consumer::hello_state::Wanted;
+use tensorpool_core::consumer::hello_state::ConsumerRequest;
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::lease::attachment::LeaseOptions;
 use tensorpool_core::shm::epoch::MappedEpoch;
@@ -84,7 +84,7 @@ pub enum Waited {
 }
 
 impl Consumer {
-    pub fn new(config: Config, wanted: Wanted, options: Option<LeaseOptions>) -> Self {
+    pub fn new(config: Config, wanted: ConsumerRequest, options: Option<LeaseOptions>) -> Self {
         let mut state = Reading::new(config.freshness_ns, config.max_outstanding_seq_gap);
         state.following = wanted.supports_progress.then(Box::<Following>::default);
         let mut wanting = Wanting::new(config.stream_id, wanted, config.hello_period_ns);

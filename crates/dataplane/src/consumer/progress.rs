@@ -178,9 +178,9 @@ impl Consumer {
     }
 
     /// Where progress comes from, from here on.
-    pub(super) fn turn_progress(&self, turns: &[hello_state::Turn]) {
+    pub(super) fn turn_progress(&self, turns: &[hello_state::ConfigChange]) {
         for turn in turns {
-            if let hello_state::Turn::Control(lane) = turn
+            if let hello_state::ConfigChange::Control(lane) = turn
                 && let Some(following) = &mut self.state.lock_first().following
             {
                 following.subscription = Handle::None;

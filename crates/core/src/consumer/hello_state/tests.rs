@@ -7,10 +7,10 @@ fn own(stream_id: u32) -> StreamAddress {
     StreamAddress { channel: "aeron:ipc".into(), stream_id }
 }
 
-fn greeting() -> Greeting {
-    let proposal = Proposal { channel: "aeron:ipc".into(), first: 31_000, last: 31_000 };
-    let wanted = Wanted { descriptor: Some(proposal), ..Wanted::default() };
-    let mut g = Greeting::new(10_000, wanted, S);
+fn hello_state() -> HelloState {
+    let proposal = StreamProposal { channel: "aeron:ipc".into(), first: 31_000, last: 31_000 };
+    let request = ConsumerRequest { descriptor: Some(proposal), ..ConsumerRequest::default() };
+    let mut g = HelloState::new(10_000, request, S);
     assert!(g.due(0).is_none(), "nobody to greet");
     assert!(g.begin(7).is_empty());
     g
@@ -31,7 +31,7 @@ fn config(descriptor: StreamRequest) -> ConsumerConfig {
 
 #[test]
 fn a_hello_goes_out_at_once_and_then_every_period() {
-    let mut g = greeting();
+    let mut g = hello_state();
     let hello = g.due(0).expect("due");
     assert_eq!((hello.consumer_id, hello.descriptor), (7, StreamRequest::At(own(31_000))));
     g.sent(0);
@@ -42,27 +42,28 @@ fn a_hello_goes_out_at_once_and_then_every_period() {
 /// requirement: wire-5-1, wire-10.1.3-4
 #[test]
 fn a_granted_lane_is_read_and_a_declined_one_is_not() {
-    let mut g = greeting();
+    let mut g = hello_state();
     let granted = config(StreamRequest::At(own(31_000)));
-    assert_eq!(g.on_config(&granted), [Turn::Descriptors(Some(own(31_000)))]);
+    assert_eq!(g.on_config(&granted), [ConfigChange::Descriptors(Some(own(31_000)))]);
     assert!(g.on_config(&granted).is_empty());
-    assert_eq!(g.on_config(&config(StreamRequest::None)), [Turn::Descriptors(None)]);
+    assert_eq!(g.on_config(&config(StreamRequest::None)), [ConfigChange::Descriptors(None)]);
     // It asks a few times more before it takes no for an answer.
-    let said: Vec<Turn> = (0..20).flat_map(|_| g.on_config(&config(StreamRequest::Invalid))).collect();
-    assert_eq!(said, [Turn::Declined]);
+    let changes: Vec<ConfigChange> =
+        (0..20).flat_map(|_| g.on_config(&config(StreamRequest::Invalid))).collect();
+    assert_eq!(changes, [ConfigChange::Declined]);
 }
 
 #[test]
 fn a_declined_request_is_made_again_at_once_with_another_id_of_the_range() {
-    let proposal = Proposal { channel: "aeron:ipc".into(), first: 31_000, last: 31_999 };
-    let wanted = Wanted { descriptor: Some(proposal), ..Wanted::default() };
-    let mut g = Greeting::new(10_000, wanted, S);
+    let proposal = StreamProposal { channel: "aeron:ipc".into(), first: 31_000, last: 31_999 };
+    let request = ConsumerRequest { descriptor: Some(proposal), ..ConsumerRequest::default() };
+    let mut g = HelloState::new(10_000, request, S);
     g.begin(7);
     let mut ids = std::collections::HashSet::new();
     for now_ns in 0..6 {
-        let StreamRequest::At(lane) = g.due(now_ns).expect("due").descriptor else { panic!("not asked") };
-        assert!((31_000..=31_999).contains(&lane.stream_id));
-        ids.insert(lane.stream_id);
+        let StreamRequest::At(address) = g.due(now_ns).expect("due").descriptor else { panic!("not asked") };
+        assert!((31_000..=31_999).contains(&address.stream_id));
+        ids.insert(address.stream_id);
         g.sent(now_ns);
         g.on_config(&config(StreamRequest::None));
     }
@@ -71,7 +72,7 @@ fn a_declined_request_is_made_again_at_once_with_another_id_of_the_range() {
 
 #[test]
 fn a_config_for_another_is_none_of_ours() {
-    let mut g = greeting();
+    let mut g = hello_state();
     let granted = config(StreamRequest::At(own(31_000)));
     assert!(g.on_config(&ConsumerConfig { consumer_id: 8, ..granted.clone() }).is_empty());
     assert!(g.on_config(&ConsumerConfig { stream_id: 1, ..granted }).is_empty());
@@ -79,10 +80,10 @@ fn a_config_for_another_is_none_of_ours() {
 
 #[test]
 fn a_new_producer_has_granted_nothing_yet() {
-    let mut g = greeting();
+    let mut g = hello_state();
     g.sent(0);
     g.on_config(&config(StreamRequest::At(own(31_000))));
-    assert_eq!(g.begin(9), [Turn::Descriptors(None)]);
+    assert_eq!(g.begin(9), [ConfigChange::Descriptors(None)]);
     assert_eq!(g.due(0).map(|h| h.consumer_id), Some(9));
     assert!(g.end().is_empty());
     assert!(g.due(100 * S).is_none());
@@ -91,17 +92,17 @@ fn a_new_producer_has_granted_nothing_yet() {
 /// requirement: wire-10.1.3-1
 #[test]
 fn a_fallback_of_an_unknown_scheme_is_refused_and_a_known_one_taken() {
-    let mut g = greeting();
+    let mut g = hello_state();
     let away = |uri: &str| ConsumerConfig {
         use_shm: false,
         fallback_uri: uri.into(),
         ..config(StreamRequest::At(own(31_000)))
     };
     g.on_config(&config(StreamRequest::At(own(31_000))));
-    assert_eq!(g.on_config(&away("http://x")), [Turn::UnknownFallback("http://x".into())]);
-    assert_eq!(g.on_config(&away("bridge://1?x")), [Turn::Fallback("bridge://1?x".into())]);
+    assert_eq!(g.on_config(&away("http://x")), [ConfigChange::UnknownFallback("http://x".into())]);
+    assert_eq!(g.on_config(&away("bridge://1?x")), [ConfigChange::Fallback("bridge://1?x".into())]);
     assert!(g.on_config(&away("bridge://1?x")).is_empty());
-    assert_eq!(g.on_config(&config(StreamRequest::At(own(31_000)))), [Turn::Shm]);
+    assert_eq!(g.on_config(&config(StreamRequest::At(own(31_000)))), [ConfigChange::Shm]);
 }
 
 #[derive(Clone, Debug)]
@@ -114,17 +115,17 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let lane = |first: u32| prop::option::of(first..first + 3);
+    let address = |first: u32| prop::option::of(first..first + 3);
     let one = prop_oneof![
         (1..3u32).prop_map(Step::Begin),
         Just(Step::End),
-        (1..3u32, lane(31_000), lane(32_000)).prop_map(|(id, d, c)| Step::Config(id, d, c)),
+        (1..3u32, address(31_000), address(32_000)).prop_map(|(id, d, c)| Step::Config(id, d, c)),
         Just(Step::Hello),
     ];
     prop::collection::vec(one, 0..60)
 }
 
-fn asked(stream_id: Option<u32>) -> StreamRequest {
+fn request_for(stream_id: Option<u32>) -> StreamRequest {
     stream_id.map_or(StreamRequest::None, |id| StreamRequest::At(own(id)))
 }
 
@@ -133,14 +134,14 @@ proptest! {
     /// requirement: wire-5-1, wire-5-5, wire-10.1.2-1, wire-10.1.2-2
     #[test]
     fn turns_lead_to_what_was_granted_last(steps in steps()) {
-        let proposal = |first| Some(Proposal { channel: "aeron:ipc".into(), first, last: first + 2 });
-        let wanted = Wanted { descriptor: proposal(31_000), control: proposal(32_000), ..Wanted::default() };
-        let mut g = Greeting::new(10_000, wanted, S);
+        let proposal = |first| Some(StreamProposal { channel: "aeron:ipc".into(), first, last: first + 2 });
+        let request = ConsumerRequest { descriptor: proposal(31_000), control: proposal(32_000), ..ConsumerRequest::default() };
+        let mut g = HelloState::new(10_000, request, S);
         let (mut who, mut granted) = (None, (None, None));
-        let (mut reads, mut hears) = (None, None);
+        let (mut reads, mut receives) = (None, None);
         let mut now_ns = 0;
         for step in steps {
-            let turns = match step {
+            let changes = match step {
                 Step::Begin(id) => {
                     (who, granted) = (Some(id), (None, None));
                     g.begin(id)
@@ -153,20 +154,20 @@ proptest! {
                     if who == Some(id) {
                         granted = (descriptor.map(own), control.map(own));
                     }
-                    let (descriptor, control) = (asked(descriptor), asked(control));
+                    let (descriptor, control) = (request_for(descriptor), request_for(control));
                     g.on_config(&ConsumerConfig { consumer_id: id, control, ..config(descriptor) })
                 }
                 Step::Hello => {
                     now_ns += S;
                     let hello = g.due(now_ns);
                     prop_assert_eq!(hello.as_ref().map(|h| h.consumer_id), who);
-                    for (asked, held, first) in hello.iter().flat_map(|h| {
+                    for (request_for, granted, first) in hello.iter().flat_map(|h| {
                         [(&h.descriptor, &granted.0, 31_000), (&h.control, &granted.1, 32_000)]
                     }) {
                         // What is held is asked for again; else some id of the range, never half a request.
-                        let StreamRequest::At(lane) = asked else { return Err(TestCaseError::fail("not asked")) };
-                        prop_assert!(held.as_ref().is_none_or(|held| held == lane));
-                        prop_assert!((first..=first + 2).contains(&lane.stream_id));
+                        let StreamRequest::At(address) = request_for else { return Err(TestCaseError::fail("not asked")) };
+                        prop_assert!(granted.as_ref().is_none_or(|granted| granted == address));
+                        prop_assert!((first..=first + 2).contains(&address.stream_id));
                     }
                     if hello.is_some() {
                         g.sent(now_ns);
@@ -174,15 +175,15 @@ proptest! {
                     Vec::new()
                 }
             };
-            for turn in turns {
+            for turn in changes {
                 match turn {
-                    Turn::Descriptors(lane) => reads = lane,
-                    Turn::Control(lane) => hears = lane,
+                    ConfigChange::Descriptors(address) => reads = address,
+                    ConfigChange::Control(address) => receives = address,
                     _ => {}
                 }
             }
-            prop_assert_eq!((&reads, &hears), (&granted.0, &granted.1));
-            prop_assert_eq!((g.descriptors(), g.control()), (reads.as_ref(), hears.as_ref()));
+            prop_assert_eq!((&reads, &receives), (&granted.0, &granted.1));
+            prop_assert_eq!((g.descriptors(), g.control()), (reads.as_ref(), receives.as_ref()));
             prop_assert_eq!(g.consumer_id(), who);
         }
     }
