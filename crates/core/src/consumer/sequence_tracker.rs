@@ -6,7 +6,7 @@
 use crate::drop_reason::DropReason;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum SequenceStep {
     /// In order. The sequences jumped over (0 for none) are lost for the reason given.
     Next {
         missed: u64,
@@ -23,7 +23,7 @@ pub enum Step {
 }
 
 #[derive(Clone, Debug)]
-pub struct Tracker {
+pub struct SequenceTracker {
     first: Option<u64>,
     last: Option<u64>,
     resume_at: u64,
@@ -31,7 +31,7 @@ pub struct Tracker {
     span: u64,
 }
 
-impl Tracker {
+impl SequenceTracker {
     pub fn new(max_gap: u64) -> Self {
         Self { first: None, last: None, resume_at: 0, max_gap, span: 0 }
     }
@@ -59,15 +59,15 @@ impl Tracker {
 
     /// A descriptor says `seq`. `rested`: the reader was put to rest since the last one.
     #[inline]
-    pub fn on_seq(&mut self, seq: u64, rested: bool) -> Step {
+    pub fn on_seq(&mut self, seq: u64, rested: bool) -> SequenceStep {
         let missed = match self.last {
             None => {
                 self.first = Some(seq);
                 0
             }
             Some(last) if seq > last => seq - last - 1,
-            Some(last) if seq == last => return Step::Duplicate,
-            Some(_) => return Step::Regressed,
+            Some(last) if seq == last => return SequenceStep::Duplicate,
+            Some(_) => return SequenceStep::Regressed,
         };
         self.last = Some(seq);
         self.span += missed + 1;
@@ -78,7 +78,11 @@ impl Tracker {
         } else {
             DropReason::Gap
         };
-        if seq < self.resume_at { Step::Behind { missed, reason } } else { Step::Next { missed, reason } }
+        if seq < self.resume_at {
+            SequenceStep::Behind { missed, reason }
+        } else {
+            SequenceStep::Next { missed, reason }
+        }
     }
 
     /// The slot of `seq` already holds `newest`: the ring came around. What lies right before it is about
@@ -103,43 +107,43 @@ mod tests {
     /// requirement: wire-15.4-1
     #[test]
     fn a_jump_is_a_gap_of_what_lies_between() {
-        let mut t = Tracker::new(256);
-        assert_eq!(t.on_seq(10, false), Step::Next { missed: 0, reason: DropReason::Gap });
-        assert_eq!(t.on_seq(14, false), Step::Next { missed: 3, reason: DropReason::Gap });
-        assert_eq!(t.on_seq(20, true), Step::Next { missed: 5, reason: DropReason::Rested });
+        let mut t = SequenceTracker::new(256);
+        assert_eq!(t.on_seq(10, false), SequenceStep::Next { missed: 0, reason: DropReason::Gap });
+        assert_eq!(t.on_seq(14, false), SequenceStep::Next { missed: 3, reason: DropReason::Gap });
+        assert_eq!(t.on_seq(20, true), SequenceStep::Next { missed: 5, reason: DropReason::Rested });
         assert_eq!(t.span(), 11);
     }
 
     /// requirement: wire-15.4-2
     #[test]
     fn too_far_behind_skips_to_the_newest() {
-        let mut t = Tracker::new(256);
+        let mut t = SequenceTracker::new(256);
         t.on_seq(0, false);
-        assert_eq!(t.on_seq(300, false), Step::Next { missed: 299, reason: DropReason::Resync });
+        assert_eq!(t.on_seq(300, false), SequenceStep::Next { missed: 299, reason: DropReason::Resync });
         t.on_overwritten(300, 300 + 257, 8);
-        assert_eq!(t.on_seq(301, false), Step::Behind { missed: 0, reason: DropReason::Gap });
-        assert_eq!(t.on_seq(557, false), Step::Next { missed: 255, reason: DropReason::Gap });
+        assert_eq!(t.on_seq(301, false), SequenceStep::Behind { missed: 0, reason: DropReason::Gap });
+        assert_eq!(t.on_seq(557, false), SequenceStep::Next { missed: 255, reason: DropReason::Gap });
     }
 
     #[test]
     fn once_lapped_it_goes_on_from_the_middle_of_the_ring() {
-        let mut t = Tracker::new(256);
+        let mut t = SequenceTracker::new(256);
         t.on_seq(10, false);
         t.on_overwritten(10, 18, 8);
-        assert_eq!(t.on_seq(13, false), Step::Behind { missed: 2, reason: DropReason::Gap });
-        assert_eq!(t.on_seq(14, false), Step::Next { missed: 0, reason: DropReason::Gap });
+        assert_eq!(t.on_seq(13, false), SequenceStep::Behind { missed: 2, reason: DropReason::Gap });
+        assert_eq!(t.on_seq(14, false), SequenceStep::Next { missed: 0, reason: DropReason::Gap });
         t.on_overwritten(14, 14, 1);
-        assert!(matches!(t.on_seq(15, false), Step::Next { .. }), "an older target does not count");
+        assert!(matches!(t.on_seq(15, false), SequenceStep::Next { .. }), "an older target does not count");
     }
 
     #[test]
     fn going_back_is_told_from_standing_still() {
-        let mut t = Tracker::new(256);
+        let mut t = SequenceTracker::new(256);
         t.on_seq(5, false);
-        assert_eq!(t.on_seq(5, false), Step::Duplicate);
-        assert_eq!(t.on_seq(4, false), Step::Regressed);
+        assert_eq!(t.on_seq(5, false), SequenceStep::Duplicate);
+        assert_eq!(t.on_seq(4, false), SequenceStep::Regressed);
         t.reset();
-        assert_eq!(t.on_seq(0, false), Step::Next { missed: 0, reason: DropReason::Gap });
+        assert_eq!(t.on_seq(0, false), SequenceStep::Next { missed: 0, reason: DropReason::Gap });
         assert_eq!(t.span(), 2);
     }
 
@@ -148,11 +152,11 @@ mod tests {
         fn the_ledger_adds_up_whatever_comes(
             events in proptest::collection::vec((0u64..2_000, any::<bool>(), 0u64..3_000, any::<bool>()), 0..200),
         ) {
-            let mut t = Tracker::new(256);
+            let mut t = SequenceTracker::new(256);
             let (mut received, mut dropped) = (0, 0);
             for (seq, rested, newest, late) in events {
                 match t.on_seq(seq, rested) {
-                    Step::Next { missed, .. } => {
+                    SequenceStep::Next { missed, .. } => {
                         dropped += missed;
                         if late {
                             dropped += 1;
@@ -161,9 +165,9 @@ mod tests {
                             received += 1;
                         }
                     }
-                    Step::Behind { missed, .. } => dropped += missed + 1,
-                    Step::Duplicate => {}
-                    Step::Regressed => t.reset(),
+                    SequenceStep::Behind { missed, .. } => dropped += missed + 1,
+                    SequenceStep::Duplicate => {}
+                    SequenceStep::Regressed => t.reset(),
                 }
                 prop_assert_eq!(t.span(), received + dropped);
             }

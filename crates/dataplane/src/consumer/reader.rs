@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tensorpool_core::consumer::announce_filter::AnnounceFilter;
-use tensorpool_core::consumer::sequence_tracker::{Step, Tracker};
+use tensorpool_core::consumer::sequence_tracker::{SequenceStep, SequenceTracker};
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::shm::epoch::{MappedEpoch, SlotRef};
 use tensorpool_core::wire::descriptor::FrameDescriptor;
@@ -97,7 +97,7 @@ pub(crate) struct Reading {
     pub(crate) following: Option<Box<Following>>,
     pub(crate) mapping: Option<Arc<MappedEpoch>>,
     pub(crate) announce_filter: AnnounceFilter,
-    pub(crate) tracker: Tracker,
+    pub(crate) tracker: SequenceTracker,
     /// The epoch whose sequences the tracker counts; mapped again, it goes on where it was.
     pub(crate) tracked: Option<u64>,
     pub(crate) departures: u64,
@@ -133,7 +133,7 @@ impl Reading {
             following: None,
             mapping: None,
             announce_filter: AnnounceFilter::new(freshness_ns),
-            tracker: Tracker::new(max_outstanding_seq_gap),
+            tracker: SequenceTracker::new(max_outstanding_seq_gap),
             tracked: None,
             departures: 0,
             image: None,
@@ -219,13 +219,13 @@ impl Reading {
         }
         let rested = std::mem::take(&mut self.rested);
         let (missed, reason, behind) = match self.tracker.on_seq(d.seq, rested) {
-            Step::Next { missed, reason } => (missed, reason, false),
-            Step::Behind { missed, reason } => (missed, reason, true),
-            Step::Duplicate => {
+            SequenceStep::Next { missed, reason } => (missed, reason, false),
+            SequenceStep::Behind { missed, reason } => (missed, reason, true),
+            SequenceStep::Duplicate => {
                 counters.drops.add(DropReason::Duplicate, 1);
                 return false;
             }
-            Step::Regressed => {
+            SequenceStep::Regressed => {
                 counters.drops.add(DropReason::Regressed, 1);
                 self.mapping = None;
                 self.tracked = None;
