@@ -9,17 +9,17 @@ use crate::shm::tensor::Tensor;
 use crate::wire::control::ProgressState;
 
 /// More frames than a producer fills at once. The oldest is forgotten first.
-const MOST_FRAMES: usize = 64;
+const MAX_FRAMES: usize = 64;
 
 /// What must not change while a frame fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outline {
+pub struct FrameOutline {
     pub pool: u16,
     pub values_len_bytes: u32,
     pub tensor: Tensor,
 }
 
-impl From<&SlotRef> for Outline {
+impl From<&SlotRef> for FrameOutline {
     fn from(located: &SlotRef) -> Self {
         let info = &located.info;
         Self { pool: located.pool, values_len_bytes: info.values_len_bytes, tensor: info.tensor }
@@ -27,32 +27,32 @@ impl From<&SlotRef> for Outline {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ProgressVerdict {
     /// Believed: so much of the frame may be read.
-    News,
+    New,
     /// Nothing new: said before, or of a frame that was given up.
-    Nothing,
+    Repeated,
     /// The slot is no longer, or not yet, that of the frame.
     Late,
     /// State or bytes went back: the whole frame is dropped, its descriptor too.
     Backwards,
     /// More bytes than the payload has, a header that breaks a rule or changes, a state that means nothing:
     /// no more is believed of this frame's progress. Its descriptor is judged by itself.
-    Refused,
+    Invalid,
 }
 
 #[derive(Debug)]
-struct Followed {
+struct TrackedFrame {
     state: u8,
     filled: u64,
     /// None: given up.
-    outline: Option<Outline>,
+    outline: Option<FrameOutline>,
     is_dropped: bool,
 }
 
 #[derive(Debug, Default)]
-pub struct Follower {
-    frames: BTreeMap<u64, Followed>,
+pub struct ProgressTracker {
+    frames: BTreeMap<u64, TrackedFrame>,
     /// Older frames were forgotten: what is said of them is not believed.
     floor: u64,
 }
@@ -66,7 +66,7 @@ fn rank(state: ProgressState) -> Option<u8> {
     }
 }
 
-impl Follower {
+impl ProgressTracker {
     /// Another epoch: its sequences count from the beginning.
     pub fn reset(&mut self) {
         self.frames.clear();
@@ -93,44 +93,44 @@ impl Follower {
         seq: u64,
         state: ProgressState,
         filled: u64,
-        slot: Result<Outline, DropReason>,
-    ) -> Verdict {
+        slot: Result<FrameOutline, DropReason>,
+    ) -> ProgressVerdict {
         if seq < self.floor {
-            return Verdict::Nothing;
+            return ProgressVerdict::Repeated;
         }
         // Only what is in the ring is remembered: numbers out of nowhere push nothing out of the table.
         if let Err(DropReason::Late | DropReason::Stale) = slot {
-            return Verdict::Late;
+            return ProgressVerdict::Late;
         }
-        let Some(rank) = rank(state) else { return Verdict::Refused };
+        let Some(rank) = rank(state) else { return ProgressVerdict::Invalid };
         let is_fitting = slot.is_ok_and(|outline| filled <= u64::from(outline.values_len_bytes));
         let outline = slot.ok().filter(|_| is_fitting);
         let Some(frame) = self.frames.get_mut(&seq) else {
-            self.frames.insert(seq, Followed { state: rank, filled, outline, is_dropped: false });
-            if self.frames.len() > MOST_FRAMES
+            self.frames.insert(seq, TrackedFrame { state: rank, filled, outline, is_dropped: false });
+            if self.frames.len() > MAX_FRAMES
                 && let Some((oldest, _)) = self.frames.pop_first()
             {
                 self.floor = oldest + 1;
             }
-            return if is_fitting { Verdict::News } else { Verdict::Refused };
+            return if is_fitting { ProgressVerdict::New } else { ProgressVerdict::Invalid };
         };
         if frame.is_dropped {
-            return Verdict::Nothing;
+            return ProgressVerdict::Repeated;
         }
         if rank < frame.state || filled < frame.filled {
             (frame.is_dropped, frame.outline) = (true, None);
-            return Verdict::Backwards;
+            return ProgressVerdict::Backwards;
         }
         let is_repeated = (rank, filled) == (frame.state, frame.filled);
         (frame.state, frame.filled) = (rank, filled);
         match frame.outline {
-            None => Verdict::Nothing,
+            None => ProgressVerdict::Repeated,
             before if before != outline => {
                 frame.outline = None;
-                Verdict::Refused
+                ProgressVerdict::Invalid
             }
-            _ if is_repeated => Verdict::Nothing,
-            _ => Verdict::News,
+            _ if is_repeated => ProgressVerdict::Repeated,
+            _ => ProgressVerdict::New,
         }
     }
 }
@@ -146,7 +146,7 @@ mod tests {
 
     const LEN: u32 = 4096;
 
-    fn outline(unit: u8) -> Outline {
+    fn outline(unit: u8) -> FrameOutline {
         let tensor = Tensor {
             dtype: DTYPE_UINT8,
             major_order: MAJOR_ORDER_ROW,
@@ -155,10 +155,14 @@ mod tests {
             strides: [1, 0, 0, 0, 0, 0, 0, 0],
             progress_unit: unit,
         };
-        Outline { pool: 0, values_len_bytes: LEN, tensor }
+        FrameOutline { pool: 0, values_len_bytes: LEN, tensor }
     }
 
-    fn told(follower: &mut Follower, seq: u64, words: &[(ProgressState, u64)]) -> Vec<Verdict> {
+    fn told(
+        follower: &mut ProgressTracker,
+        seq: u64,
+        words: &[(ProgressState, u64)],
+    ) -> Vec<ProgressVerdict> {
         words
             .iter()
             .map(|(state, filled)| follower.on_progress(seq, *state, *filled, Ok(outline(0))))
@@ -167,18 +171,26 @@ mod tests {
 
     #[test]
     fn a_frame_starts_goes_on_and_is_complete() {
-        let mut follower = Follower::default();
+        let mut follower = ProgressTracker::default();
         let words = [(Started, 0), (Progress, 10), (Progress, 4096), (Complete, 4096)];
-        assert_eq!(told(&mut follower, 3, &words), [Verdict::News; 4]);
+        assert_eq!(told(&mut follower, 3, &words), [ProgressVerdict::New; 4]);
         assert!(!follower.is_dropped(3));
     }
 
     #[test]
     fn lost_words_and_repeated_ones_do_no_harm() {
-        let mut follower = Follower::default();
-        assert_eq!(told(&mut follower, 1, &[(Progress, 10), (Complete, 20)]), [Verdict::News; 2]);
+        let mut follower = ProgressTracker::default();
+        assert_eq!(told(&mut follower, 1, &[(Progress, 10), (Complete, 20)]), [ProgressVerdict::New; 2]);
         let twice = told(&mut follower, 2, &[(Started, 0), (Started, 0), (Progress, 5), (Progress, 5)]);
-        assert_eq!(twice, [Verdict::News, Verdict::Nothing, Verdict::News, Verdict::Nothing]);
+        assert_eq!(
+            twice,
+            [
+                ProgressVerdict::New,
+                ProgressVerdict::Repeated,
+                ProgressVerdict::New,
+                ProgressVerdict::Repeated
+            ]
+        );
     }
 
     /// requirement: wire-10.2.2-5
@@ -189,55 +201,67 @@ mod tests {
             [(Started, 0), (Progress, 10), (Started, 10)],
             [(Progress, 10), (Complete, 10), (Progress, 20)],
         ] {
-            let mut follower = Follower::default();
-            assert_eq!(told(&mut follower, 1, &words)[2], Verdict::Backwards, "{words:?}");
+            let mut follower = ProgressTracker::default();
+            assert_eq!(told(&mut follower, 1, &words)[2], ProgressVerdict::Backwards, "{words:?}");
             assert!(follower.is_dropped(1));
-            assert_eq!(told(&mut follower, 1, &[(Complete, 4096)]), [Verdict::Nothing]);
-            assert_eq!(told(&mut follower, 2, &[(Started, 0)]), [Verdict::News], "others go on");
+            assert_eq!(told(&mut follower, 1, &[(Complete, 4096)]), [ProgressVerdict::Repeated]);
+            assert_eq!(told(&mut follower, 2, &[(Started, 0)]), [ProgressVerdict::New], "others go on");
         }
     }
 
     /// requirement: wire-10.2.2-4
     #[test]
     fn more_bytes_than_the_payload_has_are_refused() {
-        let mut follower = Follower::default();
+        let mut follower = ProgressTracker::default();
         let words = [(Started, 0), (Progress, 4097), (Complete, 4097)];
-        assert_eq!(told(&mut follower, 1, &words), [Verdict::News, Verdict::Refused, Verdict::Nothing]);
-        assert_eq!(told(&mut follower, 2, &[(Started, 4097)]), [Verdict::Refused]);
+        assert_eq!(
+            told(&mut follower, 1, &words),
+            [ProgressVerdict::New, ProgressVerdict::Invalid, ProgressVerdict::Repeated]
+        );
+        assert_eq!(told(&mut follower, 2, &[(Started, 4097)]), [ProgressVerdict::Invalid]);
         assert!(!follower.is_dropped(1), "its descriptor is judged by itself");
     }
 
     /// requirement: wire-10.2.2-3
     #[test]
     fn a_header_that_breaks_a_rule_or_changes_is_refused() {
-        let mut follower = Follower::default();
-        assert_eq!(follower.on_progress(1, Started, 0, Err(DropReason::Progress)), Verdict::Refused);
-        assert_eq!(follower.on_progress(1, Progress, 9, Ok(outline(0))), Verdict::Nothing);
-        assert_eq!(follower.on_progress(2, Started, 0, Ok(outline(PROGRESS_UNIT_ROWS))), Verdict::News);
-        assert_eq!(follower.on_progress(2, Progress, 9, Ok(outline(PROGRESS_UNIT_NONE))), Verdict::Refused);
-        assert_eq!(follower.on_progress(2, Progress, 10, Ok(outline(PROGRESS_UNIT_ROWS))), Verdict::Nothing);
-        assert_eq!(follower.on_progress(3, Unknown, 0, Ok(outline(0))), Verdict::Refused);
+        let mut follower = ProgressTracker::default();
+        assert_eq!(follower.on_progress(1, Started, 0, Err(DropReason::Progress)), ProgressVerdict::Invalid);
+        assert_eq!(follower.on_progress(1, Progress, 9, Ok(outline(0))), ProgressVerdict::Repeated);
+        assert_eq!(
+            follower.on_progress(2, Started, 0, Ok(outline(PROGRESS_UNIT_ROWS))),
+            ProgressVerdict::New
+        );
+        assert_eq!(
+            follower.on_progress(2, Progress, 9, Ok(outline(PROGRESS_UNIT_NONE))),
+            ProgressVerdict::Invalid
+        );
+        assert_eq!(
+            follower.on_progress(2, Progress, 10, Ok(outline(PROGRESS_UNIT_ROWS))),
+            ProgressVerdict::Repeated
+        );
+        assert_eq!(follower.on_progress(3, Unknown, 0, Ok(outline(0))), ProgressVerdict::Invalid);
     }
 
     /// requirement: wire-8.2-7, wire-10.2.2-1
     #[test]
     fn a_slot_of_another_frame_says_nothing_of_this_one() {
-        let mut follower = Follower::default();
+        let mut follower = ProgressTracker::default();
         for slot in [DropReason::Late, DropReason::Stale] {
-            assert_eq!(follower.on_progress(u64::MAX, Progress, 9, Err(slot)), Verdict::Late);
+            assert_eq!(follower.on_progress(u64::MAX, Progress, 9, Err(slot)), ProgressVerdict::Late);
         }
         assert!(follower.is_empty(), "nothing is remembered of it");
     }
 
     #[test]
     fn what_was_forgotten_is_not_believed_again() {
-        let mut follower = Follower::default();
-        for seq in 0..=MOST_FRAMES as u64 {
-            assert_eq!(told(&mut follower, seq, &[(Started, 100)]), [Verdict::News]);
+        let mut follower = ProgressTracker::default();
+        for seq in 0..=MAX_FRAMES as u64 {
+            assert_eq!(told(&mut follower, seq, &[(Started, 100)]), [ProgressVerdict::New]);
         }
-        assert_eq!(told(&mut follower, 0, &[(Progress, 1)]), [Verdict::Nothing]);
+        assert_eq!(told(&mut follower, 0, &[(Progress, 1)]), [ProgressVerdict::Repeated]);
         follower.reset();
-        assert_eq!(told(&mut follower, 0, &[(Progress, 1)]), [Verdict::News]);
+        assert_eq!(told(&mut follower, 0, &[(Progress, 1)]), [ProgressVerdict::New]);
     }
 
     fn anything() -> impl Strategy<Value = (u64, ProgressState, u64, u8)> {
@@ -249,7 +273,7 @@ mod tests {
         /// Whatever is said: what is believed only rises, fits the payload, and takes little memory.
         #[test]
         fn what_is_believed_only_rises(said in proptest::collection::vec(anything(), 0..400)) {
-            let mut follower = Follower::default();
+            let mut follower = ProgressTracker::default();
             let mut believed = BTreeMap::new();
             for (seq, state, filled, slot) in said {
                 let slot = match slot {
@@ -259,12 +283,12 @@ mod tests {
                     _ => Ok(outline(0)),
                 };
                 let was_dropped = follower.is_dropped(seq);
-                if follower.on_progress(seq, state, filled, slot) == Verdict::News {
+                if follower.on_progress(seq, state, filled, slot) == ProgressVerdict::New {
                     prop_assert!(!was_dropped && slot.is_ok() && filled <= u64::from(LEN));
                     let before = believed.insert(seq, (rank(state), filled));
                     prop_assert!(before.is_none_or(|(r, f)| (r, f) <= (rank(state), filled) && f <= filled));
                 }
-                prop_assert!(follower.len() <= MOST_FRAMES);
+                prop_assert!(follower.len() <= MAX_FRAMES);
             }
         }
 
@@ -276,7 +300,7 @@ mod tests {
             let mut telling = Telling::default();
             let floors = Floors { interval_us: 100, bytes_delta: 64 };
             telling.set_pace(Some(Pace::of(ProgressHints::default(), floors)));
-            let mut follower = Follower::default();
+            let mut follower = ProgressTracker::default();
             let (mut now_ns, mut seq) = (0, 0);
             let mut filled = telling.begin(seq, 1);
             for (pause, by, is_lost) in steps {
@@ -293,7 +317,7 @@ mod tests {
                 }
                 for word in words.into_iter().filter(|_| !is_lost) {
                     let verdict = follower.on_progress(word.seq, word.state, word.filled, Ok(outline(0)));
-                    prop_assert_eq!(verdict, Verdict::News);
+                    prop_assert_eq!(verdict, ProgressVerdict::New);
                 }
             }
         }

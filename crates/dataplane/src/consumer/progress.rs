@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tensorpool_core::consumer::hello_state;
-use tensorpool_core::consumer::progress_tracker::{Follower, Outline, Verdict};
+use tensorpool_core::consumer::progress_tracker::{FrameOutline, ProgressTracker, ProgressVerdict};
 use tensorpool_core::shm::epoch::{MappedEpoch, SlotRef};
 use tensorpool_core::shm::filled::{self, FilledSlices};
 use tensorpool_core::wire::control::{ControlMessage, FrameProgress, ProgressState};
@@ -42,7 +42,7 @@ pub(crate) struct Following {
     lane: Option<StreamAddress>,
     subscription: Handle<Subscription>,
     heard: VecDeque<FrameProgress>,
-    pub(crate) follower: Follower,
+    pub(crate) progress_tracker: ProgressTracker,
 }
 
 impl Following {
@@ -59,7 +59,7 @@ impl Following {
     }
 
     pub(crate) fn reset(&mut self) {
-        self.follower.reset();
+        self.progress_tracker.reset();
         self.heard.clear();
     }
 
@@ -104,25 +104,25 @@ impl Reading {
             return None;
         };
         let slot = mapping.locate_in_progress(said.seq);
-        let outline = slot.as_ref().map(Outline::from).map_err(|drop| *drop);
+        let outline = slot.as_ref().map(FrameOutline::from).map_err(|drop| *drop);
         let filled = said.payload_bytes_filled;
-        match following.follower.on_progress(said.seq, said.state, filled, outline) {
-            Verdict::News => {
+        match following.progress_tracker.on_progress(said.seq, said.state, filled, outline) {
+            ProgressVerdict::New => {
                 count(&counters.news);
                 let located = slot.ok()?;
                 let filled_slices = filled::filled_slices(&located.info.tensor, filled);
                 Some(Part { mapping: mapping.clone(), located, filled, state: said.state, filled_slices })
             }
-            Verdict::Nothing => None,
-            Verdict::Late => {
+            ProgressVerdict::Repeated => None,
+            ProgressVerdict::Late => {
                 count(&counters.late);
                 None
             }
-            Verdict::Backwards => {
+            ProgressVerdict::Backwards => {
                 count(&counters.backwards);
                 None
             }
-            Verdict::Refused => {
+            ProgressVerdict::Invalid => {
                 count(&counters.refused);
                 None
             }

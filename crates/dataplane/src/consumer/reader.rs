@@ -270,7 +270,7 @@ impl Reading {
             return None;
         };
         // What was said of it went backwards: it is not to be trusted, whole or not (wire §10.2.2).
-        if self.following.as_ref().is_some_and(|f| f.follower.is_dropped(d.seq)) {
+        if self.following.as_ref().is_some_and(|f| f.progress_tracker.is_dropped(d.seq)) {
             counters.drops.add(DropReason::Progress, 1);
             witness.lost(d.epoch, d.seq, 1, DropReason::Progress);
             return None;
