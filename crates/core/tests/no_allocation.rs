@@ -70,7 +70,7 @@ fn the_latency_of_a_million_frames_costs_no_allocation() {
             latency.record(None, std::hint::black_box(frame), frame + frame % 1000);
         }
     });
-    assert_eq!((latency.told().life.count, counted), (1_000_000, 0));
+    assert_eq!((latency.report().life.count, counted), (1_000_000, 0));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tensorpool_core::consumer::latency::Told;
+use tensorpool_core::consumer::latency::LatencyReport;
 use tensorpool_core::histogram::Summary;
 use tensorpool_core::os::time::realtime_ns;
 use tensorpool_core::wire::event;
@@ -60,7 +60,7 @@ struct State {
     publication: Handle<Publication>,
     gauges: Gauges,
     /// The consumer's interval that was told of last.
-    told: u64,
+    report: u64,
     next_ns: u64,
     is_closed: bool,
     /// Who it was last.
@@ -86,7 +86,7 @@ impl Reporter {
         let state = State {
             publication: Handle::None,
             gauges,
-            told: 0,
+            report: 0,
             next_ns: 0,
             is_closed: false,
             last_id: None,
@@ -132,21 +132,21 @@ impl Reporter {
     fn report_consumer(&self, consumer: &Consumer, state: &mut State, tick: &Tick<'_>) {
         let counters = consumer.counters();
         let intervals = counters.latency.intervals();
-        if intervals == state.told {
+        if intervals == state.report {
             return;
         }
-        state.told = intervals;
-        let told = counters.latency.told();
+        state.report = intervals;
+        let report = counters.latency.report();
         let received = counters.received.load(Ordering::Relaxed);
         let dropped = counters.drops.in_span();
-        state.gauges.set(&[received, dropped, told.last.p50, told.last.p99]);
+        state.gauges.set(&[received, dropped, report.last.p50, report.last.p99]);
         // Silence is no latency.
         if self.config.tells_latency
-            && told.last.count > 0
+            && report.last.count > 0
             && let Some(publication) = state.publication.get().filter(|p| p.is_connected())
         {
             let tag = format!("service:consumer:{}", consumer.stream_id());
-            let value = json(consumer, received, dropped, &told);
+            let value = json(consumer, received, dropped, &report);
             // Not taken, it is as good as old: the next one comes soon.
             let _ = publication.offer(&event::encode_text(&tag, "latency", &value, tick.now.realtime_ns));
         }
@@ -166,7 +166,7 @@ impl Reporter {
     }
 }
 
-fn json(consumer: &Consumer, received: u64, dropped: u64, told: &Told) -> String {
+fn json(consumer: &Consumer, received: u64, dropped: u64, report: &LatencyReport) -> String {
     let figures = |s: &Summary| {
         format!(r#""count":{},"p50_ns":{},"p99_ns":{},"max_ns":{}"#, s.count, s.p50, s.p99, s.max)
     };
@@ -174,10 +174,10 @@ fn json(consumer: &Consumer, received: u64, dropped: u64, told: &Told) -> String
     format!(
         r#"{{"stream_id":{},"consumer_id":{consumer_id},"since":"{}",{},"left_out":{},"received":{received},"dropped":{dropped},"life":{{{}}}}}"#,
         consumer.stream_id(),
-        told.since.as_str().unwrap_or("nothing"),
-        figures(&told.last),
-        told.left_out,
-        figures(&told.life),
+        report.since.as_str().unwrap_or("nothing"),
+        figures(&report.last),
+        report.left_out,
+        figures(&report.life),
     )
 }
 

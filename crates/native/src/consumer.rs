@@ -316,11 +316,11 @@ impl Consumer {
     /// How long frames took to get here: over the whole life, and over the last interval.
     fn latency_figures<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
-        let told = py.detach(|| self.consumer.counters().latency.told());
+        let report = py.detach(|| self.consumer.counters().latency.report());
         let dict = PyDict::new(py);
-        dict.set_item("since", told.since.as_str())?;
-        dict.set_item("left_out", told.left_out)?;
-        for (name, s) in [("life", told.life), ("last", told.last)] {
+        dict.set_item("since", report.since.as_str())?;
+        dict.set_item("left_out", report.left_out)?;
+        for (name, s) in [("life", report.life), ("last", report.last)] {
             dict.set_item(name, (s.count, s.p50, s.p99, s.max))?;
         }
         Ok(dict)

@@ -23,7 +23,7 @@ pub const fn elapsed(stamp_ns: u64, now_ns: u64) -> Option<u64> {
 
 /// Whose times were compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Since {
+pub enum TimeOrigin {
     Nothing,
     Publish,
     /// The slot's own time.
@@ -32,7 +32,7 @@ pub enum Since {
     Mixed,
 }
 
-impl Since {
+impl TimeOrigin {
     pub const fn as_str(self) -> Option<&'static str> {
         match self {
             Self::Nothing => None,
@@ -45,8 +45,8 @@ impl Since {
 
 /// What a consumer knows of its latency, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
-    pub since: Since,
+pub struct LatencyReport {
+    pub since: TimeOrigin,
     /// Over the whole life, and over the last interval that has ended.
     pub life: Summary,
     pub last: Summary,
@@ -63,7 +63,7 @@ struct Ended {
 
 #[derive(Default)]
 pub struct Latency {
-    taken: Histogram,
+    elapsed_ns: Histogram,
     left_out: AtomicU64,
     by_publish: AtomicBool,
     by_capture: AtomicBool,
@@ -73,7 +73,7 @@ pub struct Latency {
 
 impl fmt::Debug for Latency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Latency").field(&self.taken.summary()).finish()
+        f.debug_tuple("Latency").field(&self.elapsed_ns.summary()).finish()
     }
 }
 
@@ -103,14 +103,14 @@ impl Latency {
         if !kind.load(Ordering::Relaxed) {
             kind.store(true, Ordering::Relaxed);
         }
-        self.taken.record(ns);
+        self.elapsed_ns.record(ns);
     }
 
-    /// Ends an interval: `told` tells of it until the next one has ended.
+    /// Ends an interval: `report` tells of it until the next one has ended.
     pub fn close_interval(&self) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let Ended { intervals, last, count } = &mut *ended;
-        *last = intervals.close(&self.taken);
+        *last = intervals.close(&self.elapsed_ns);
         *count += 1;
     }
 
@@ -119,17 +119,17 @@ impl Latency {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).count
     }
 
-    pub fn told(&self) -> Told {
+    pub fn report(&self) -> LatencyReport {
         let has = |kind: &AtomicBool| kind.load(Ordering::Relaxed);
         let since = match (has(&self.by_publish), has(&self.by_capture)) {
-            (false, false) => Since::Nothing,
-            (true, false) => Since::Publish,
-            (false, true) => Since::Capture,
-            (true, true) => Since::Mixed,
+            (false, false) => TimeOrigin::Nothing,
+            (true, false) => TimeOrigin::Publish,
+            (false, true) => TimeOrigin::Capture,
+            (true, true) => TimeOrigin::Mixed,
         };
         let last = self.ended.lock().unwrap_or_else(PoisonError::into_inner).last;
         let left_out = self.left_out.load(Ordering::Relaxed);
-        Told { since, life: self.taken.summary(), last, left_out }
+        LatencyReport { since, life: self.elapsed_ns.summary(), last, left_out }
     }
 }
 
@@ -147,10 +147,10 @@ mod tests {
         for capture in [now + 1, NULL_U64, 0, now - 69 * S] {
             latency.record(None, capture, now);
         }
-        let told = latency.told();
-        assert_eq!((told.life.count, told.left_out, told.since), (0, 4, Since::Nothing));
+        let report = latency.report();
+        assert_eq!((report.life.count, report.left_out, report.since), (0, 4, TimeOrigin::Nothing));
         latency.record(None, now - 68 * S, now);
-        assert_eq!(latency.told().life.count, 1);
+        assert_eq!(latency.report().life.count, 1);
     }
 
     /// requirement: wire-10.2.1-4
@@ -158,26 +158,29 @@ mod tests {
     fn the_publish_time_counts_where_there_is_one() {
         let latency = Latency::default();
         latency.record(Some(100), 7, 150);
-        let told = latency.told();
-        assert_eq!((told.since, told.life.max), (Since::Publish, 50));
+        let report = latency.report();
+        assert_eq!((report.since, report.life.max), (TimeOrigin::Publish, 50));
         latency.record(None, 100, 110);
-        assert_eq!(latency.told().since, Since::Mixed);
+        assert_eq!(latency.report().since, TimeOrigin::Mixed);
         let by_slot = Latency::default();
         by_slot.record(None, 100, 110);
-        assert_eq!((by_slot.told().since.as_str(), by_slot.told().life.max), (Some("capture"), 10));
+        assert_eq!((by_slot.report().since.as_str(), by_slot.report().life.max), (Some("capture"), 10));
     }
 
     #[test]
     fn an_interval_is_told_of_until_the_next_has_ended() {
         let latency = Latency::default();
         latency.record(None, 0, 10);
-        assert_eq!((latency.told().last.count, latency.intervals()), (0, 0));
+        assert_eq!((latency.report().last.count, latency.intervals()), (0, 0));
         latency.close_interval();
         latency.record(None, 0, 20);
-        let told = latency.told();
-        assert_eq!((told.last.max, told.last.count, told.life.count, latency.intervals()), (10, 1, 2, 1));
+        let report = latency.report();
+        assert_eq!(
+            (report.last.max, report.last.count, report.life.count, latency.intervals()),
+            (10, 1, 2, 1)
+        );
         latency.close_interval();
-        assert_eq!(latency.told().last.max, 20);
+        assert_eq!(latency.report().last.max, 20);
     }
 
     #[test]

@@ -27,17 +27,17 @@ impl Phase {
 
 /// What a consumer is told, and what happens to its regions.
 #[derive(Clone, Debug, Default)]
-pub struct Phases {
+pub struct PhaseState {
     is_mapped: bool,
     /// What is announced cannot be used.
     is_refused: bool,
     /// The way that a config has sent it.
-    ordered: Option<String>,
+    ordered_fallback: Option<String>,
     /// The way for the case that shared memory cannot be used.
-    spare: Option<String>,
+    spare_fallback: Option<String>,
 }
 
-impl Phases {
+impl PhaseState {
     pub fn on_mapped(&mut self) {
         (self.is_mapped, self.is_refused) = (true, false);
     }
@@ -53,16 +53,16 @@ impl Phases {
     /// The last config counts.
     pub fn on_config(&mut self, use_shm: bool, uri: &str) {
         let known = is_known_fallback(uri).then(|| uri.to_owned());
-        (self.ordered, self.spare) = if use_shm { (None, known) } else { (known, None) };
+        (self.ordered_fallback, self.spare_fallback) = if use_shm { (None, known) } else { (known, None) };
     }
 
     /// It is someone else from here on: what was said was said to another.
     pub fn on_new_id(&mut self) {
-        (self.ordered, self.spare) = (None, None);
+        (self.ordered_fallback, self.spare_fallback) = (None, None);
     }
 
     pub fn phase(&self) -> Phase {
-        match (&self.ordered, self.is_mapped, &self.spare) {
+        match (&self.ordered_fallback, self.is_mapped, &self.spare_fallback) {
             (Some(_), _, _) => Phase::Fallback,
             (None, true, _) => Phase::Mapped,
             (None, false, Some(_)) if self.is_refused => Phase::Fallback,
@@ -72,7 +72,7 @@ impl Phases {
 
     /// The way by which frames come instead, while they do.
     pub fn fallback_uri(&self) -> Option<&str> {
-        let uri = self.ordered.as_deref().or(self.spare.as_deref());
+        let uri = self.ordered_fallback.as_deref().or(self.spare_fallback.as_deref());
         uri.filter(|_| self.phase() == Phase::Fallback)
     }
 }
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn it_waits_maps_and_waits_again() {
-        let mut phases = Phases::default();
+        let mut phases = PhaseState::default();
         assert_eq!(phases.phase(), Phase::Unmapped);
         phases.on_mapped();
         assert_eq!(phases.phase(), Phase::Mapped);
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn an_order_sends_it_away_and_another_brings_it_back() {
-        let mut phases = Phases::default();
+        let mut phases = PhaseState::default();
         phases.on_mapped();
         phases.on_config(false, BRIDGE);
         assert_eq!((phases.phase(), phases.fallback_uri()), (Phase::Fallback, Some(BRIDGE)));
@@ -107,7 +107,7 @@ mod tests {
     /// requirement: wire-15.1-1, wire-15.22-13
     #[test]
     fn regions_that_cannot_be_used_lead_to_the_spare_way() {
-        let mut phases = Phases::default();
+        let mut phases = PhaseState::default();
         phases.on_config(true, BRIDGE);
         assert_eq!(phases.phase(), Phase::Unmapped, "there may be shared memory yet");
         phases.on_refused();
@@ -119,7 +119,7 @@ mod tests {
     /// requirement: wire-10.1.3-1
     #[test]
     fn a_way_that_nobody_has_defined_is_no_way() {
-        let mut phases = Phases::default();
+        let mut phases = PhaseState::default();
         phases.on_mapped();
         for uri in
             ["gopher://x", "", "BRIDGE://1", "aeron:ipc", "bridge:1", " bridge://1", "shm:file?path=/x"]
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_was_said_to_another_id_does_not_count() {
-        let mut phases = Phases::default();
+        let mut phases = PhaseState::default();
         phases.on_config(false, BRIDGE);
         phases.on_new_id();
         assert_eq!(phases.phase(), Phase::Unmapped);
@@ -162,7 +162,7 @@ mod tests {
         /// The phase is that of the last word on regions and of the last config to this id, and of nothing else.
         #[test]
         fn only_the_last_words_count(events in events()) {
-            let mut phases = Phases::default();
+            let mut phases = PhaseState::default();
             for event in &events {
                 match *event {
                     Event::Mapped => phases.on_mapped(),

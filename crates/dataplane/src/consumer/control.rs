@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use tensorpool_core::consumer::hello_state::{ConfigChange, ConsumerRequest, HelloState};
-use tensorpool_core::consumer::phase::{Phase, Phases};
+use tensorpool_core::consumer::phase::{Phase, PhaseState};
 use tensorpool_core::wire::control::{ControlMessage, QosConsumer};
 use tensorpool_core::wire::hello::{Mode, StreamAddress};
 
@@ -30,7 +30,7 @@ pub struct Wanting {
     period_ns: u64,
     next_qos_ns: u64,
     reports: VecDeque<QosConsumer>,
-    phases: Phases,
+    phases: PhaseState,
     /// Who it was last, also while there is nobody to greet.
     consumer_id: Option<u32>,
     declined: bool,
@@ -43,7 +43,7 @@ impl Wanting {
             period_ns,
             next_qos_ns: 0,
             reports: VecDeque::new(),
-            phases: Phases::default(),
+            phases: PhaseState::default(),
             consumer_id: None,
             declined: false,
         }
