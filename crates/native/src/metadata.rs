@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use tensorpool_core::consumer::metadata_cache::{Described, Source};
+use tensorpool_core::consumer::metadata_cache::{MetadataVersion, Source};
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::shm::tensor::Tensor;
 use tensorpool_dataplane::consumer::Counters;
@@ -67,7 +67,7 @@ impl MetadataEar {
 
 /// One version in its Python form.
 pub struct Shown {
-    described: Arc<Described>,
+    described: Arc<MetadataVersion>,
     pub mapping: Py<PyAny>,
     pub extension: Option<Extension>,
 }
@@ -116,7 +116,7 @@ impl Known {
     /// Frames and words come on two streams, and Aeron connects them one after the other: who looks at the
     /// first frame of an epoch gives the words a moment. Once only, for there may be none.
     #[cold]
-    fn await_first(&self, py: Python<'_>, epoch: u64, version: u32) -> Option<Arc<Described>> {
+    fn await_first(&self, py: Python<'_>, epoch: u64, version: u32) -> Option<Arc<MetadataVersion>> {
         if self.awaited.swap(epoch, Ordering::Relaxed) == epoch {
             return None;
         }
@@ -136,7 +136,7 @@ impl Known {
         self.show(py, py.detach(|| self.ear.newest(self.stream_id)))
     }
 
-    fn show(&self, py: Python<'_>, described: Option<Arc<Described>>) -> PyResult<Option<Arc<Shown>>> {
+    fn show(&self, py: Python<'_>, described: Option<Arc<MetadataVersion>>) -> PyResult<Option<Arc<Shown>>> {
         let Some(described) = described else { return Ok(None) };
         if let Some(shown) = self.shown().iter().find(|s| Arc::ptr_eq(&s.described, &described)) {
             return Ok(Some(shown.clone()));

@@ -71,7 +71,7 @@ impl Discard {
 }
 
 struct Underway {
-    speaker: i32,
+    session_id: i32,
     announce: BlobAnnounce,
     epoch: Option<u64>,
     bytes: Vec<u8>,
@@ -104,12 +104,12 @@ impl Blobs {
     }
 
     /// Chunks name no type, so a speaker has one blob underway for each metadata version.
-    fn find(&self, speaker: i32, version: u32) -> Option<usize> {
-        self.underway.iter().position(|u| u.speaker == speaker && u.announce.meta_version == version)
+    fn find(&self, session_id: i32, version: u32) -> Option<usize> {
+        self.underway.iter().position(|u| u.session_id == session_id && u.announce.meta_version == version)
     }
 
-    pub fn on_announce(&mut self, speaker: i32, epoch: Option<u64>, announce: BlobAnnounce) {
-        if let Some(at) = self.find(speaker, announce.meta_version) {
+    pub fn on_announce(&mut self, session_id: i32, epoch: Option<u64>, announce: BlobAnnounce) {
+        if let Some(at) = self.find(session_id, announce.meta_version) {
             self.give_up(at, Discard::Unfinished);
         }
         if announce.total_len > MAX_BLOB_BYTES {
@@ -128,7 +128,7 @@ impl Blobs {
         if self.underway.len() >= MAX_UNDERWAY {
             self.give_up(0, Discard::Unfinished);
         }
-        self.underway.push_back(Underway { speaker, announce, epoch, bytes: Vec::new(), crc: 0, known });
+        self.underway.push_back(Underway { session_id, announce, epoch, bytes: Vec::new(), crc: 0, known });
     }
 
     fn give_up(&mut self, at: usize, why: Discard) {
@@ -137,8 +137,8 @@ impl Blobs {
         }
     }
 
-    pub fn on_chunk(&mut self, speaker: i32, chunk: BlobChunk<'_>) {
-        let Some(at) = self.find(speaker, chunk.meta_version) else {
+    pub fn on_chunk(&mut self, session_id: i32, chunk: BlobChunk<'_>) {
+        let Some(at) = self.find(session_id, chunk.meta_version) else {
             self.discard(Discard::Stray);
             return;
         };
@@ -165,8 +165,8 @@ impl Blobs {
         one.crc = checksum::crc32c_append(one.crc, chunk.bytes);
     }
 
-    pub fn on_complete(&mut self, speaker: i32, complete: BlobComplete) {
-        let Some(at) = self.find(speaker, complete.meta_version) else {
+    pub fn on_complete(&mut self, session_id: i32, complete: BlobComplete) {
+        let Some(at) = self.find(session_id, complete.meta_version) else {
             self.discard(Discard::Stray);
             return;
         };

@@ -14,18 +14,18 @@ pub const MAX_VERSIONS: usize = 64;
 /// Bytes kept, as far as there is more than one version.
 pub const MAX_BYTES: usize = 16 << 20;
 /// Speakers whose epoch is remembered.
-pub const MAX_SPEAKERS: usize = 16;
+pub const MAX_SESSIONS: usize = 16;
 
 /// The attributes of one version. Never changes: other content is another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Described {
+pub struct MetadataVersion {
     pub epoch: Option<u64>,
     pub version: u32,
     pub timestamp_ns: u64,
     pub attributes: Vec<Attribute>,
 }
 
-impl Described {
+impl MetadataVersion {
     fn bytes(&self) -> usize {
         self.attributes.iter().map(|a| a.key.len() + a.format.len() + a.value.len() + 96).sum()
     }
@@ -39,75 +39,77 @@ pub struct Source {
 }
 
 struct Kept {
-    speaker: i32,
-    described: Arc<Described>,
+    session_id: i32,
+    metadata: Arc<MetadataVersion>,
 }
 
 /// The metadata of one stream. A speaker is whoever its messages come from: an Aeron session.
 #[derive(Default)]
-pub struct MetadataBook {
+pub struct MetadataCache {
     /// The one heard last is at the end.
     kept: VecDeque<Kept>,
     bytes: usize,
-    speakers: VecDeque<(i32, u64)>,
+    sessions: VecDeque<(i32, u64)>,
     source: Option<Source>,
 }
 
-impl MetadataBook {
+impl MetadataCache {
     /// Of which epoch a speaker speaks, as far as it has said.
-    pub fn epoch_of(&self, speaker: i32) -> Option<u64> {
-        self.speakers.iter().find(|(s, _)| *s == speaker).map(|(_, epoch)| *epoch)
+    pub fn epoch_of(&self, session_id: i32) -> Option<u64> {
+        self.sessions.iter().find(|(s, _)| *s == session_id).map(|(_, epoch)| *epoch)
     }
 
-    pub fn on_announce(&mut self, speaker: i32, announce: DataSourceAnnounce) {
+    pub fn on_announce(&mut self, session_id: i32, announce: DataSourceAnnounce) {
         let DataSourceAnnounce { epoch, name, summary, .. } = announce;
-        self.speakers.retain(|(s, _)| *s != speaker);
-        self.speakers.push_back((speaker, epoch));
-        if self.speakers.len() > MAX_SPEAKERS {
-            self.speakers.pop_front();
+        self.sessions.retain(|(s, _)| *s != session_id);
+        self.sessions.push_back((session_id, epoch));
+        if self.sessions.len() > MAX_SESSIONS {
+            self.sessions.pop_front();
         }
         // A dying producer may speak once more after its successor did.
         if self.source.as_ref().is_none_or(|s| s.epoch <= epoch) {
             self.source = Some(Source { epoch, name, summary });
         }
         // What it said before it named its epoch belongs to that too.
-        for kept in self.kept.iter_mut().filter(|k| k.speaker == speaker && k.described.epoch.is_none()) {
-            kept.described = Arc::new(Described { epoch: Some(epoch), ..(*kept.described).clone() });
+        for kept in self.kept.iter_mut().filter(|k| k.session_id == session_id && k.metadata.epoch.is_none())
+        {
+            kept.metadata = Arc::new(MetadataVersion { epoch: Some(epoch), ..(*kept.metadata).clone() });
         }
     }
 
-    pub fn on_meta(&mut self, speaker: i32, meta: DataSourceMeta) {
+    pub fn on_meta(&mut self, session_id: i32, meta: DataSourceMeta) {
         let DataSourceMeta { meta_version: version, timestamp_ns, attributes, .. } = meta;
-        let described = Described { epoch: self.epoch_of(speaker), version, timestamp_ns, attributes };
-        let same = |k: &Kept| k.described.version == version && k.described.epoch == described.epoch;
+        let metadata =
+            MetadataVersion { epoch: self.epoch_of(session_id), version, timestamp_ns, attributes };
+        let same = |k: &Kept| k.metadata.version == version && k.metadata.epoch == metadata.epoch;
         if let Some(known) = self.kept.iter().position(same).and_then(|at| self.kept.remove(at)) {
-            if *known.described == described {
+            if *known.metadata == metadata {
                 // Heard again: it stays the very same one.
-                self.kept.push_back(Kept { speaker, ..known });
+                self.kept.push_back(Kept { session_id, ..known });
                 return;
             }
-            self.bytes -= known.described.bytes();
+            self.bytes -= known.metadata.bytes();
         }
-        self.bytes += described.bytes();
-        self.kept.push_back(Kept { speaker, described: Arc::new(described) });
+        self.bytes += metadata.bytes();
+        self.kept.push_back(Kept { session_id, metadata: Arc::new(metadata) });
         while self.kept.len() > MAX_VERSIONS || (self.bytes > MAX_BYTES && self.kept.len() > 1) {
             let Some(oldest) = self.kept.pop_front() else { return };
-            self.bytes -= oldest.described.bytes();
+            self.bytes -= oldest.metadata.bytes();
         }
     }
 
     /// What holds for frames of `epoch` that carry `version`.
-    pub fn at(&self, epoch: u64, version: u32) -> Option<&Arc<Described>> {
-        let of = |wanted: Option<u64>| {
-            let fits = |k: &&Kept| k.described.version == version && k.described.epoch == wanted;
-            self.kept.iter().rev().find(fits).map(|k| &k.described)
+    pub fn at(&self, epoch: u64, version: u32) -> Option<&Arc<MetadataVersion>> {
+        let of = |meta_epoch: Option<u64>| {
+            let fits = |k: &&Kept| k.metadata.version == version && k.metadata.epoch == meta_epoch;
+            self.kept.iter().rev().find(fits).map(|k| &k.metadata)
         };
         of(Some(epoch)).or_else(|| of(None))
     }
 
     /// The latest version of the latest epoch.
-    pub fn newest(&self) -> Option<&Arc<Described>> {
-        self.kept.iter().map(|k| &k.described).max_by_key(|d| (d.epoch, d.version))
+    pub fn newest(&self) -> Option<&Arc<MetadataVersion>> {
+        self.kept.iter().map(|k| &k.metadata).max_by_key(|d| (d.epoch, d.version))
     }
 
     pub fn source(&self) -> Option<&Source> {
@@ -145,59 +147,59 @@ mod tests {
         DataSourceMeta { stream_id: 1, meta_version: version, timestamp_ns: 0, attributes: vec![attribute] }
     }
 
-    fn value(found: Option<&Arc<Described>>) -> Option<u8> {
+    fn value(found: Option<&Arc<MetadataVersion>>) -> Option<u8> {
         found.map(|d| d.attributes[0].value[0])
     }
 
     #[test]
     fn a_restarted_producer_counts_anew_and_is_not_mixed_up() {
-        let mut book = MetadataBook::default();
-        book.on_announce(1, announce(10, "old"));
-        book.on_meta(1, meta(1, 7));
-        book.on_announce(2, announce(11, "new"));
-        assert_eq!(value(book.at(11, 1)), None, "not yet told");
-        book.on_meta(2, meta(1, 8));
-        assert_eq!((value(book.at(10, 1)), value(book.at(11, 1))), (Some(7), Some(8)));
-        book.on_announce(1, announce(10, "old"));
-        book.on_meta(1, meta(2, 9));
-        assert_eq!(value(book.newest()), Some(8));
-        assert_eq!(book.source().map(|s| s.name.as_str()), Some("new"));
+        let mut cache = MetadataCache::default();
+        cache.on_announce(1, announce(10, "old"));
+        cache.on_meta(1, meta(1, 7));
+        cache.on_announce(2, announce(11, "new"));
+        assert_eq!(value(cache.at(11, 1)), None, "not yet told");
+        cache.on_meta(2, meta(1, 8));
+        assert_eq!((value(cache.at(10, 1)), value(cache.at(11, 1))), (Some(7), Some(8)));
+        cache.on_announce(1, announce(10, "old"));
+        cache.on_meta(1, meta(2, 9));
+        assert_eq!(value(cache.newest()), Some(8));
+        assert_eq!(cache.source().map(|s| s.name.as_str()), Some("new"));
     }
 
     #[test]
     fn a_source_without_announces_is_believed_for_every_epoch_until_it_names_one() {
-        let mut book = MetadataBook::default();
-        book.on_meta(1, meta(3, 5));
-        assert_eq!(value(book.at(99, 3)), Some(5));
-        book.on_announce(1, announce(7, ""));
-        assert_eq!((value(book.at(99, 3)), value(book.at(7, 3))), (None, Some(5)));
+        let mut cache = MetadataCache::default();
+        cache.on_meta(1, meta(3, 5));
+        assert_eq!(value(cache.at(99, 3)), Some(5));
+        cache.on_announce(1, announce(7, ""));
+        assert_eq!((value(cache.at(99, 3)), value(cache.at(7, 3))), (None, Some(5)));
     }
 
     #[test]
     fn what_is_heard_again_stays_the_very_same_and_outlives_what_is_not() {
-        let mut book = MetadataBook::default();
-        book.on_announce(1, announce(1, ""));
-        book.on_meta(1, meta(1, 0));
-        let first = book.at(1, 1).cloned();
+        let mut cache = MetadataCache::default();
+        cache.on_announce(1, announce(1, ""));
+        cache.on_meta(1, meta(1, 0));
+        let first = cache.at(1, 1).cloned();
         for version in 2..500 {
-            book.on_meta(1, meta(version, version as u8));
-            book.on_meta(1, meta(1, 0));
+            cache.on_meta(1, meta(version, version as u8));
+            cache.on_meta(1, meta(1, 0));
         }
-        assert_eq!(book.len(), MAX_VERSIONS);
-        assert!(matches!((&first, book.at(1, 1)), (Some(a), Some(b)) if Arc::ptr_eq(a, b)));
-        assert!(book.at(1, 2).is_none());
+        assert_eq!(cache.len(), MAX_VERSIONS);
+        assert!(matches!((&first, cache.at(1, 1)), (Some(a), Some(b)) if Arc::ptr_eq(a, b)));
+        assert!(cache.at(1, 2).is_none());
     }
 
     #[test]
     fn large_attributes_are_bounded_by_their_bytes() {
-        let mut book = MetadataBook::default();
+        let mut cache = MetadataCache::default();
         for version in 1..40 {
             let mut large = meta(version, 0);
             large.attributes[0].value = vec![0; 1 << 20];
-            book.on_meta(1, large);
+            cache.on_meta(1, large);
         }
-        assert!(book.bytes <= MAX_BYTES && book.len() >= 15, "{}", book.len());
-        assert!(book.at(0, 39).is_some());
+        assert!(cache.bytes <= MAX_BYTES && cache.len() >= 15, "{}", cache.len());
+        assert!(cache.at(0, 39).is_some());
     }
 
     #[derive(Clone, Debug)]
@@ -217,31 +219,31 @@ mod tests {
         /// Against a model that forgets nothing: what was said last of an epoch and version is what is found.
         #[test]
         fn it_finds_what_was_said_last(steps in proptest::collection::vec(step(), 0..60)) {
-            let (mut book, mut spoken) = (MetadataBook::default(), HashMap::new());
+            let (mut cache, mut announced) = (MetadataCache::default(), HashMap::new());
             let mut model: HashMap<(u64, u32), u8> = HashMap::new();
-            for speaker in 0..3 {
-                book.on_announce(speaker, announce(1, ""));
-                spoken.insert(speaker, 1);
+            for session_id in 0..3 {
+                cache.on_announce(session_id, announce(1, ""));
+                announced.insert(session_id, 1);
             }
             for step in steps {
                 match step {
-                    Step::Announce(speaker, epoch) => {
-                        book.on_announce(speaker, announce(epoch, ""));
-                        spoken.insert(speaker, epoch);
+                    Step::Announce(session_id, epoch) => {
+                        cache.on_announce(session_id, announce(epoch, ""));
+                        announced.insert(session_id, epoch);
                     }
-                    Step::Meta(speaker, version, byte) => {
-                        book.on_meta(speaker, meta(version, byte));
-                        model.insert((spoken[&speaker], version), byte);
+                    Step::Meta(session_id, version, byte) => {
+                        cache.on_meta(session_id, meta(version, byte));
+                        model.insert((announced[&session_id], version), byte);
                     }
                 }
                 for epoch in 1..4 {
                     for version in 1..6 {
-                        prop_assert_eq!(value(book.at(epoch, version)), model.get(&(epoch, version)).copied());
+                        prop_assert_eq!(value(cache.at(epoch, version)), model.get(&(epoch, version)).copied());
                     }
                 }
                 let newest = model.keys().max().map(|key| model[key]);
-                prop_assert_eq!(value(book.newest()), newest);
-                prop_assert_eq!(book.len(), model.len());
+                prop_assert_eq!(value(cache.newest()), newest);
+                prop_assert_eq!(cache.len(), model.len());
             }
         }
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tensorpool_core::consumer::blob_assembly::{Blob, Blobs, Discard};
-use tensorpool_core::consumer::metadata_cache::{Described, MetadataBook, Source};
+use tensorpool_core::consumer::metadata_cache::{MetadataCache, MetadataVersion, Source};
 use tensorpool_core::wire::metadata::MetadataMessage;
 
 use crate::aeron::channels::untethered;
@@ -29,7 +29,7 @@ pub struct Counters {
 #[derive(Default)]
 struct Stream {
     interested: usize,
-    book: MetadataBook,
+    cache: MetadataCache,
     blobs: Blobs,
 }
 
@@ -86,18 +86,18 @@ impl MetadataEar {
 
     /// The attributes of a version. A frame may be here before the conductor has heard of its version, though
     /// it was said first: then we listen ourselves.
-    pub fn at(&self, stream_id: u32, epoch: u64, version: u32) -> Option<Arc<Described>> {
-        self.find(stream_id, |s| s.book.at(epoch, version).cloned())
+    pub fn at(&self, stream_id: u32, epoch: u64, version: u32) -> Option<Arc<MetadataVersion>> {
+        self.find(stream_id, |s| s.cache.at(epoch, version).cloned())
     }
 
-    pub fn newest(&self, stream_id: u32) -> Option<Arc<Described>> {
+    pub fn newest(&self, stream_id: u32) -> Option<Arc<MetadataVersion>> {
         let mut state = self.lock();
         state.hear(&self.counters);
-        state.streams.get(&stream_id)?.book.newest().cloned()
+        state.streams.get(&stream_id)?.cache.newest().cloned()
     }
 
     pub fn source(&self, stream_id: u32) -> Option<Source> {
-        self.find(stream_id, |s| s.book.source().cloned())
+        self.find(stream_id, |s| s.cache.source().cloned())
     }
 
     pub fn blob(&self, stream_id: u32, blob_type: u32, of: Option<(u64, u32)>) -> Option<Arc<Blob>> {
@@ -153,9 +153,9 @@ impl State {
             |bytes, header: Header| whole.push((header.session_id(), bytes.to_vec())),
         );
         counters.foreign.fetch_add(foreign, Ordering::Relaxed);
-        for (speaker, bytes) in whole {
+        for (session_id, bytes) in whole {
             let stream = MetadataMessage::stream_of(&bytes).and_then(|id| streams.get_mut(&id));
-            let heard = stream.is_some_and(|s| s.on_message(speaker, MetadataMessage::decode(&bytes)));
+            let heard = stream.is_some_and(|s| s.on_message(session_id, MetadataMessage::decode(&bytes)));
             let fate = if heard { &counters.heard } else { &counters.malformed };
             fate.fetch_add(1, Ordering::Relaxed);
         }
@@ -164,15 +164,15 @@ impl State {
 
 impl Stream {
     /// False for what cannot be read.
-    fn on_message(&mut self, speaker: i32, told: MetadataMessage<'_>) -> bool {
+    fn on_message(&mut self, session_id: i32, told: MetadataMessage<'_>) -> bool {
         match told {
-            MetadataMessage::Announce(m) => self.book.on_announce(speaker, m),
-            MetadataMessage::Meta(m) => self.book.on_meta(speaker, m),
+            MetadataMessage::Announce(m) => self.cache.on_announce(session_id, m),
+            MetadataMessage::Meta(m) => self.cache.on_meta(session_id, m),
             MetadataMessage::BlobAnnounce(m) => {
-                self.blobs.on_announce(speaker, self.book.epoch_of(speaker), m)
+                self.blobs.on_announce(session_id, self.cache.epoch_of(session_id), m)
             }
-            MetadataMessage::BlobChunk(m) => self.blobs.on_chunk(speaker, m),
-            MetadataMessage::BlobComplete(m) => self.blobs.on_complete(speaker, m),
+            MetadataMessage::BlobChunk(m) => self.blobs.on_chunk(session_id, m),
+            MetadataMessage::BlobComplete(m) => self.blobs.on_complete(session_id, m),
             MetadataMessage::Other | MetadataMessage::Malformed(_) => return false,
         }
         true

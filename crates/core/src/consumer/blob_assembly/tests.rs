@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-const SPEAKER: i32 = 1;
+const SESSION_ID: i32 = 1;
 
 fn announce(version: u32, blob_type: u32, bytes: &[u8]) -> BlobAnnounce {
     BlobAnnounce {
@@ -23,11 +23,11 @@ fn complete(version: u32, checksum: u64) -> BlobComplete {
 
 fn send(blobs: &mut Blobs, version: u32, blob_type: u32, bytes: &[u8]) {
     let announced = announce(version, blob_type, bytes);
-    blobs.on_announce(SPEAKER, Some(1), announced);
+    blobs.on_announce(SESSION_ID, Some(1), announced);
     for (i, part) in bytes.chunks(3).enumerate() {
-        blobs.on_chunk(SPEAKER, chunk(version, 3 * i, part));
+        blobs.on_chunk(SESSION_ID, chunk(version, 3 * i, part));
     }
-    blobs.on_complete(SPEAKER, complete(version, announced.checksum));
+    blobs.on_complete(SESSION_ID, complete(version, announced.checksum));
 }
 
 fn found(blobs: &Blobs, blob_type: u32) -> Option<&[u8]> {
@@ -66,24 +66,24 @@ fn a_blob_that_is_there_already_is_passed_over() {
 fn every_flaw_discards_it_by_its_name() {
     type Flaw = fn(&mut Blobs);
     let flaws: [(Discard, Flaw); 7] = [
-        (Discard::Gap, |b| b.on_chunk(SPEAKER, chunk(1, 4, b"e"))),
-        (Discard::Gap, |b| b.on_complete(SPEAKER, complete(1, 0))),
-        (Discard::Overlap, |b| b.on_chunk(SPEAKER, chunk(1, 2, b"c"))),
-        (Discard::Overlap, |b| b.on_chunk(SPEAKER, chunk(1, 3, b""))),
-        (Discard::Overrun, |b| b.on_chunk(SPEAKER, chunk(1, 3, b"defg"))),
-        (Discard::Unfinished, |b| b.on_announce(SPEAKER, Some(1), announce(1, 8, b"x"))),
-        (Discard::Stray, |b| b.on_chunk(SPEAKER, chunk(2, 0, b"x"))),
+        (Discard::Gap, |b| b.on_chunk(SESSION_ID, chunk(1, 4, b"e"))),
+        (Discard::Gap, |b| b.on_complete(SESSION_ID, complete(1, 0))),
+        (Discard::Overlap, |b| b.on_chunk(SESSION_ID, chunk(1, 2, b"c"))),
+        (Discard::Overlap, |b| b.on_chunk(SESSION_ID, chunk(1, 3, b""))),
+        (Discard::Overrun, |b| b.on_chunk(SESSION_ID, chunk(1, 3, b"defg"))),
+        (Discard::Unfinished, |b| b.on_announce(SESSION_ID, Some(1), announce(1, 8, b"x"))),
+        (Discard::Stray, |b| b.on_chunk(SESSION_ID, chunk(2, 0, b"x"))),
     ];
     for (why, flaw) in flaws {
         let mut blobs = Blobs::default();
-        blobs.on_announce(SPEAKER, Some(1), announce(1, 7, b"abcdef"));
-        blobs.on_chunk(SPEAKER, chunk(1, 0, b"abc"));
+        blobs.on_announce(SESSION_ID, Some(1), announce(1, 7, b"abcdef"));
+        blobs.on_chunk(SESSION_ID, chunk(1, 0, b"abc"));
         flaw(&mut blobs);
         assert_eq!(blobs.discarded(why), 1, "{why:?}");
         if why != Discard::Stray {
             // What follows does not bring it back.
-            blobs.on_chunk(SPEAKER, chunk(1, 3, b"def"));
-            blobs.on_complete(SPEAKER, complete(1, 0));
+            blobs.on_chunk(SESSION_ID, chunk(1, 3, b"def"));
+            blobs.on_complete(SESSION_ID, complete(1, 0));
             assert_eq!(found(&blobs, 7), None, "{why:?}");
         }
     }
@@ -102,9 +102,9 @@ fn either_checksum_must_fit_and_none_is_none() {
         (crc | 1 << 32, 0, false),
     ] {
         let mut blobs = Blobs::default();
-        blobs.on_announce(SPEAKER, None, BlobAnnounce { checksum: announced, ..announce(1, 7, b"abc") });
-        blobs.on_chunk(SPEAKER, chunk(1, 0, b"abc"));
-        blobs.on_complete(SPEAKER, complete(1, at_the_end));
+        blobs.on_announce(SESSION_ID, None, BlobAnnounce { checksum: announced, ..announce(1, 7, b"abc") });
+        blobs.on_chunk(SESSION_ID, chunk(1, 0, b"abc"));
+        blobs.on_complete(SESSION_ID, complete(1, at_the_end));
         assert_eq!(found(&blobs, 7).is_some(), kept, "{announced} {at_the_end}");
         assert_eq!(blobs.discarded(Discard::Checksum), u64::from(!kept));
     }
@@ -119,8 +119,12 @@ fn a_claim_of_any_size_costs_nothing_and_too_large_is_refused() {
     }
     assert_eq!(blobs.underway.len(), MAX_UNDERWAY);
     assert!(blobs.underway.iter().all(|u| u.bytes.capacity() == 0));
-    blobs.on_announce(SPEAKER, None, BlobAnnounce { total_len: MAX_BLOB_BYTES + 1, ..announce(1, 7, b"") });
-    blobs.on_announce(SPEAKER, None, BlobAnnounce { total_len: u64::MAX, ..announce(1, 7, b"") });
+    blobs.on_announce(
+        SESSION_ID,
+        None,
+        BlobAnnounce { total_len: MAX_BLOB_BYTES + 1, ..announce(1, 7, b"") },
+    );
+    blobs.on_announce(SESSION_ID, None, BlobAnnounce { total_len: u64::MAX, ..announce(1, 7, b"") });
     assert_eq!(blobs.discarded(Discard::TooLarge), 2);
 }
 
@@ -155,19 +159,19 @@ proptest! {
             match piece {
                 Piece::Announce(version, blob_type) => {
                     // Without a checksum none is taken for known.
-                    blobs.on_announce(SPEAKER, Some(1), BlobAnnounce { checksum: 0, ..announce(version, blob_type, BODY) });
+                    blobs.on_announce(SESSION_ID, Some(1), BlobAnnounce { checksum: 0, ..announce(version, blob_type, BODY) });
                     model.insert(version, (blob_type, 0));
                 }
                 Piece::Chunk(version, at, len) => {
                     let end = (at + len).min(BODY.len() + 4);
                     let bytes: Vec<u8> = (at..end).map(|i| BODY.get(i).copied().unwrap_or(b'!')).collect();
-                    blobs.on_chunk(SPEAKER, chunk(version, at, &bytes));
+                    blobs.on_chunk(SESSION_ID, chunk(version, at, &bytes));
                     if let Some((_, have)) = model.get_mut(&version) {
                         if at == *have && end <= BODY.len() { *have = end } else { model.remove(&version); }
                     }
                 }
                 Piece::Complete(version) => {
-                    blobs.on_complete(SPEAKER, complete(version, u64::from(checksum::crc32c(BODY))));
+                    blobs.on_complete(SESSION_ID, complete(version, u64::from(checksum::crc32c(BODY))));
                     whole += u64::from(model.remove(&version).is_some_and(|(_, have)| have == BODY.len()));
                 }
             }
