@@ -6,7 +6,7 @@ use pyo3::types::PyDict;
 use tensorpool_core::consumer::hello_state::{ConsumerRequest, StreamProposal};
 use tensorpool_core::consumer::phase::Phase;
 use tensorpool_core::lease::attachment::{LeaseOptions, Refusal};
-use tensorpool_core::producer::grants::Policy;
+use tensorpool_core::producer::grants::GrantPolicy;
 use tensorpool_core::producer::progress_schedule::Floors;
 use tensorpool_core::wire::driver::{Revision, Role, code_str};
 use tensorpool_core::wire::hello::{Mode, ProgressHints};
@@ -65,8 +65,8 @@ impl Grants {
         Floors { interval_us: self.progress_interval_us, bytes_delta: self.progress_bytes }
     }
 
-    pub fn policy(self) -> Policy {
-        Policy {
+    pub fn policy(self) -> GrantPolicy {
+        GrantPolicy {
             channels: self.channels,
             descriptor_ids: self.descriptor_ids.0..=self.descriptor_ids.1,
             control_ids: self.control_ids.0..=self.control_ids.1,

@@ -8,10 +8,10 @@ use crate::wire::hello::{ConsumerConfig, ConsumerHello, Mode, ProgressHints, Str
 use crate::wire::layout::LAYOUT_VERSION;
 
 /// More consumers than one producer could serve with streams of their own; the rest share one.
-const MOST_CONSUMERS: usize = 4096;
+const MAX_CONSUMERS: usize = 4096;
 
 #[derive(Clone, Debug)]
-pub struct Policy {
+pub struct GrantPolicy {
     /// Channels that a lane may be on, as they are written.
     pub channels: Vec<String>,
     pub descriptor_ids: RangeInclusive<u32>,
@@ -22,17 +22,17 @@ pub struct Policy {
 
 /// What is to be done with the lanes of one consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    OpenDescriptors { consumer_id: u32, lane: StreamAddress, max_rate_hz: u32 },
-    OpenControl { consumer_id: u32, lane: StreamAddress },
+pub enum StreamChange {
+    OpenDescriptors { consumer_id: u32, address: StreamAddress, max_rate_hz: u32 },
+    OpenControl { consumer_id: u32, address: StreamAddress },
     SetRate { consumer_id: u32, max_rate_hz: u32 },
     CloseDescriptors { consumer_id: u32 },
     CloseControl { consumer_id: u32 },
 }
 
 #[derive(Clone, Debug)]
-struct Wish {
-    heard_ns: u64,
+struct Grant {
+    received_ns: u64,
     /// It can read our regions: it maps shared memory, of our layout.
     reads_shm: bool,
     supports_progress: bool,
@@ -46,14 +46,14 @@ struct Wish {
 }
 
 #[derive(Debug)]
-pub struct Wishes {
+pub struct ConsumerGrants {
     stream_id: u32,
-    policy: Policy,
-    consumers: BTreeMap<u32, Wish>,
+    policy: GrantPolicy,
+    consumers: BTreeMap<u32, Grant>,
 }
 
-impl Wishes {
-    pub fn new(stream_id: u32, policy: Policy) -> Self {
+impl ConsumerGrants {
+    pub fn new(stream_id: u32, policy: GrantPolicy) -> Self {
         Self { stream_id, policy, consumers: BTreeMap::new() }
     }
 
@@ -66,25 +66,30 @@ impl Wishes {
     }
 
     /// The answer to a hello, and what it changes. None: not for us.
-    pub fn on_hello(&mut self, hello: &ConsumerHello, now_ns: u64) -> Option<(ConsumerConfig, Vec<Change>)> {
+    pub fn on_hello(
+        &mut self,
+        hello: &ConsumerHello,
+        now_ns: u64,
+    ) -> Option<(ConsumerConfig, Vec<StreamChange>)> {
         if hello.stream_id != self.stream_id {
             return None;
         }
         let known = self.consumers.remove(&hello.consumer_id);
-        if known.is_none() && self.consumers.len() >= MOST_CONSUMERS {
+        if known.is_none() && self.consumers.len() >= MAX_CONSUMERS {
             return Some((self.answer(hello.consumer_id, None), Vec::new()));
         }
-        let (had_descriptor, had_control, ordered) = match known {
-            Some(wish) => (wish.descriptor, wish.control, wish.ordered),
+        let (old_descriptor, old_control, ordered) = match known {
+            Some(consumer) => (consumer.descriptor, consumer.control, consumer.ordered),
             None => (None, None, None),
         };
         let fits = hello.supports_shm && matches!(hello.expected_layout_version, 0 | LAYOUT_VERSION);
-        let asked = if fits { &hello.descriptor } else { &StreamRequest::None };
-        let descriptor = self.grant(asked, &self.policy.descriptor_ids);
-        let asked = if fits && hello.supports_progress { &hello.control } else { &StreamRequest::None };
-        let control = self.grant(asked, &self.policy.control_ids).filter(|l| Some(l) != descriptor.as_ref());
-        let mut wish = Wish {
-            heard_ns: now_ns,
+        let requested = if fits { &hello.descriptor } else { &StreamRequest::None };
+        let descriptor = self.grant(requested, &self.policy.descriptor_ids);
+        let requested = if fits && hello.supports_progress { &hello.control } else { &StreamRequest::None };
+        let control =
+            self.grant(requested, &self.policy.control_ids).filter(|l| Some(l) != descriptor.as_ref());
+        let mut consumer = Grant {
+            received_ns: now_ns,
             reads_shm: fits,
             supports_progress: hello.supports_progress,
             hints: hello.hints,
@@ -94,37 +99,38 @@ impl Wishes {
             control,
             ordered,
         };
-        if let Some(ordered) = &wish.ordered {
-            wish.mode = ordered.mode;
+        if let Some(ordered) = &consumer.ordered {
+            consumer.mode = ordered.mode;
             if ordered.descriptor != StreamRequest::None {
                 // An order is as little a reason to open what is not allowed as a request.
-                wish.descriptor = self.grant(&ordered.descriptor, &self.policy.descriptor_ids);
+                consumer.descriptor = self.grant(&ordered.descriptor, &self.policy.descriptor_ids);
             }
         }
         let id = hello.consumer_id;
-        let changes = changes(id, had_descriptor.as_ref(), had_control.as_ref(), &wish);
-        let answer = self.answer(id, Some(&wish));
-        self.consumers.insert(id, wish);
+        let changes = changes(id, old_descriptor.as_ref(), old_control.as_ref(), &consumer);
+        let answer = self.answer(id, Some(&consumer));
+        self.consumers.insert(id, consumer);
         Some((answer, changes))
     }
 
     /// A supervisor tells one of our consumers what to do: taken over, so that a later hello does not undo it.
-    pub fn on_order(&mut self, order: &ConsumerConfig, now_ns: u64) -> Vec<Change> {
+    pub fn on_order(&mut self, order: &ConsumerConfig, now_ns: u64) -> Vec<StreamChange> {
         if order.stream_id != self.stream_id {
             return Vec::new();
         }
-        let Some(wish) = self.consumers.get(&order.consumer_id) else {
+        let Some(consumer) = self.consumers.get(&order.consumer_id) else {
             return Vec::new();
         };
-        let mut fresh = Wish { ordered: Some(order.clone()), mode: order.mode, ..wish.clone() };
-        fresh.heard_ns = fresh.heard_ns.max(now_ns);
-        let asked = &order.descriptor;
-        if let StreamRequest::At(lane) = asked
-            && fresh.descriptor.as_ref() != Some(lane)
+        let mut fresh = Grant { ordered: Some(order.clone()), mode: order.mode, ..consumer.clone() };
+        fresh.received_ns = fresh.received_ns.max(now_ns);
+        let requested = &order.descriptor;
+        if let StreamRequest::At(address) = requested
+            && fresh.descriptor.as_ref() != Some(address)
         {
-            fresh.descriptor = self.grant(asked, &self.policy.descriptor_ids);
+            fresh.descriptor = self.grant(requested, &self.policy.descriptor_ids);
         }
-        let changes = changes(order.consumer_id, wish.descriptor.as_ref(), wish.control.as_ref(), &fresh);
+        let changes =
+            changes(order.consumer_id, consumer.descriptor.as_ref(), consumer.control.as_ref(), &fresh);
         self.consumers.insert(order.consumer_id, fresh);
         changes
     }
@@ -132,39 +138,39 @@ impl Wishes {
     /// QoS is a sign of life too.
     pub fn on_qos(&mut self, stream_id: u32, consumer_id: u32, now_ns: u64) {
         if stream_id == self.stream_id
-            && let Some(wish) = self.consumers.get_mut(&consumer_id)
+            && let Some(consumer) = self.consumers.get_mut(&consumer_id)
         {
-            wish.heard_ns = now_ns;
+            consumer.received_ns = now_ns;
         }
     }
 
     /// Those who have left: their lanes are closed.
-    pub fn on_tick(&mut self, now_ns: u64) -> Vec<Change> {
+    pub fn on_tick(&mut self, now_ns: u64) -> Vec<StreamChange> {
         let stale_ns = self.policy.stale_ns;
         let mut closed = Vec::new();
-        self.consumers.retain(|id, wish| {
-            let is_current = now_ns.saturating_sub(wish.heard_ns) <= stale_ns;
-            if !is_current {
-                close(*id, wish, &mut closed);
+        self.consumers.retain(|id, consumer| {
+            let is_fresh = now_ns.saturating_sub(consumer.received_ns) <= stale_ns;
+            if !is_fresh {
+                close(*id, consumer, &mut closed);
             }
-            is_current
+            is_fresh
         });
         closed
     }
 
     /// The consumer says that it leaves, or its lease has ended.
-    pub fn on_leave(&mut self, consumer_id: u32) -> Vec<Change> {
+    pub fn on_leave(&mut self, consumer_id: u32) -> Vec<StreamChange> {
         let mut closed = Vec::new();
-        if let Some(wish) = self.consumers.remove(&consumer_id) {
-            close(consumer_id, &wish, &mut closed);
+        if let Some(consumer) = self.consumers.remove(&consumer_id) {
+            close(consumer_id, &consumer, &mut closed);
         }
         closed
     }
 
     /// What the media driver refused is granted no longer; the consumer is told at its next hello.
     pub fn on_refused(&mut self, consumer_id: u32) {
-        if let Some(wish) = self.consumers.get_mut(&consumer_id) {
-            wish.descriptor = None;
+        if let Some(consumer) = self.consumers.get_mut(&consumer_id) {
+            consumer.descriptor = None;
         }
     }
 
@@ -189,47 +195,50 @@ impl Wishes {
     }
 
     /// A lane on a channel that is allowed, with an id of our range that nobody else has.
-    fn grant(&self, asked: &StreamRequest, ids: &RangeInclusive<u32>) -> Option<StreamAddress> {
-        let lane = lane_of(asked)?;
-        let taken = |l: &Option<StreamAddress>| l.as_ref() == Some(&lane);
+    fn grant(&self, requested: &StreamRequest, ids: &RangeInclusive<u32>) -> Option<StreamAddress> {
+        let address = requested_address(requested)?;
+        let taken = |l: &Option<StreamAddress>| l.as_ref() == Some(&address);
         let is_free = !self.consumers.values().any(|w| taken(&w.descriptor) || taken(&w.control));
-        (self.policy.channels.contains(&lane.channel) && ids.contains(&lane.stream_id) && is_free)
-            .then_some(lane)
+        (self.policy.channels.contains(&address.channel) && ids.contains(&address.stream_id) && is_free)
+            .then_some(address)
     }
 
-    fn answer(&self, consumer_id: u32, wish: Option<&Wish>) -> ConsumerConfig {
-        let ordered = wish.and_then(|w| w.ordered.as_ref());
-        let asked =
-            |lane: Option<&StreamAddress>| lane.map_or(StreamRequest::None, |l| StreamRequest::At(l.clone()));
-        let descriptor = wish.and_then(|w| w.descriptor.as_ref());
+    fn answer(&self, consumer_id: u32, consumer: Option<&Grant>) -> ConsumerConfig {
+        let ordered = consumer.and_then(|w| w.ordered.as_ref());
+        let requested = |address: Option<&StreamAddress>| {
+            address.map_or(StreamRequest::None, |l| StreamRequest::At(l.clone()))
+        };
+        let descriptor = consumer.and_then(|w| w.descriptor.as_ref());
         // Without a lane of its own nothing limits its rate.
-        let mode = match wish {
+        let mode = match consumer {
             Some(w) if descriptor.is_some() || ordered.is_some() => w.mode,
             _ => Mode::Stream,
         };
         ConsumerConfig {
             stream_id: self.stream_id,
             consumer_id,
-            use_shm: ordered.map_or(wish.is_none_or(|w| w.reads_shm), |o| o.use_shm),
+            use_shm: ordered.map_or(consumer.is_none_or(|w| w.reads_shm), |o| o.use_shm),
             mode,
             max_rate_hz: None,
             fallback_uri: ordered.map(|o| o.fallback_uri.clone()).unwrap_or_default(),
-            descriptor: asked(descriptor),
-            control: asked(wish.and_then(|w| w.control.as_ref())),
+            descriptor: requested(descriptor),
+            control: requested(consumer.and_then(|w| w.control.as_ref())),
         }
     }
 }
 
-fn lane_of(asked: &StreamRequest) -> Option<StreamAddress> {
-    match asked {
-        StreamRequest::At(lane) => Some(lane.clone()),
+fn requested_address(requested: &StreamRequest) -> Option<StreamAddress> {
+    match requested {
+        StreamRequest::At(address) => Some(address.clone()),
         StreamRequest::None | StreamRequest::Invalid => None,
     }
 }
 
-fn rate_of(wish: &Wish) -> u32 {
-    match wish.mode {
-        Mode::RateLimited => wish.ordered.as_ref().and_then(|o| o.max_rate_hz).unwrap_or(wish.max_rate_hz),
+fn rate_of(consumer: &Grant) -> u32 {
+    match consumer.mode {
+        Mode::RateLimited => {
+            consumer.ordered.as_ref().and_then(|o| o.max_rate_hz).unwrap_or(consumer.max_rate_hz)
+        }
         Mode::Stream => 0,
     }
 }
@@ -238,37 +247,41 @@ fn changes(
     id: u32,
     descriptor: Option<&StreamAddress>,
     control: Option<&StreamAddress>,
-    wish: &Wish,
-) -> Vec<Change> {
+    consumer: &Grant,
+) -> Vec<StreamChange> {
     let mut changes = Vec::new();
-    if descriptor != wish.descriptor.as_ref() {
+    if descriptor != consumer.descriptor.as_ref() {
         if descriptor.is_some() {
-            changes.push(Change::CloseDescriptors { consumer_id: id });
+            changes.push(StreamChange::CloseDescriptors { consumer_id: id });
         }
-        if let Some(lane) = &wish.descriptor {
-            let max_rate_hz = rate_of(wish);
-            changes.push(Change::OpenDescriptors { consumer_id: id, lane: lane.clone(), max_rate_hz });
+        if let Some(address) = &consumer.descriptor {
+            let max_rate_hz = rate_of(consumer);
+            changes.push(StreamChange::OpenDescriptors {
+                consumer_id: id,
+                address: address.clone(),
+                max_rate_hz,
+            });
         }
     } else if descriptor.is_some() {
-        changes.push(Change::SetRate { consumer_id: id, max_rate_hz: rate_of(wish) });
+        changes.push(StreamChange::SetRate { consumer_id: id, max_rate_hz: rate_of(consumer) });
     }
-    if control != wish.control.as_ref() {
+    if control != consumer.control.as_ref() {
         if control.is_some() {
-            changes.push(Change::CloseControl { consumer_id: id });
+            changes.push(StreamChange::CloseControl { consumer_id: id });
         }
-        if let Some(lane) = &wish.control {
-            changes.push(Change::OpenControl { consumer_id: id, lane: lane.clone() });
+        if let Some(address) = &consumer.control {
+            changes.push(StreamChange::OpenControl { consumer_id: id, address: address.clone() });
         }
     }
     changes
 }
 
-fn close(id: u32, wish: &Wish, closed: &mut Vec<Change>) {
-    if wish.descriptor.is_some() {
-        closed.push(Change::CloseDescriptors { consumer_id: id });
+fn close(id: u32, consumer: &Grant, closed: &mut Vec<StreamChange>) {
+    if consumer.descriptor.is_some() {
+        closed.push(StreamChange::CloseDescriptors { consumer_id: id });
     }
-    if wish.control.is_some() {
-        closed.push(Change::CloseControl { consumer_id: id });
+    if consumer.control.is_some() {
+        closed.push(StreamChange::CloseControl { consumer_id: id });
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tensorpool_core::consumer::announce_filter::Now;
-use tensorpool_core::producer::grants::Change;
+use tensorpool_core::producer::grants::StreamChange;
 use tensorpool_core::producer::metadata_schedule::Speaker;
 use tensorpool_core::producer::sequencer::Order;
 use tensorpool_core::shm::epoch::MappedEpoch;
@@ -63,7 +63,7 @@ impl Producer {
     }
 
     /// Lanes that are new are asked for at the next round.
-    fn apply(&self, changes: Vec<Change>) {
+    fn apply(&self, changes: Vec<StreamChange>) {
         if changes.is_empty() {
             return;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tensorpool_core::producer::grants::{Change, Policy, Wishes};
+use tensorpool_core::producer::grants::{ConsumerGrants, GrantPolicy, StreamChange};
 use tensorpool_core::producer::readers::Readers;
 use tensorpool_core::wire::control::ControlMessage;
 use tensorpool_core::wire::driver::{DriverMessage, Role};
@@ -15,7 +15,7 @@ const MOST_ANSWERS: usize = 4096;
 
 pub struct Wishing {
     stream_id: u32,
-    wishes: Wishes,
+    wishes: ConsumerGrants,
     readers: Readers,
     answers: VecDeque<ConsumerConfig>,
     /// What was said to whom last: our own words come back to us, and are no order of a supervisor's.
@@ -24,18 +24,18 @@ pub struct Wishing {
 }
 
 impl Wishing {
-    pub fn new(stream_id: u32, policy: Policy) -> Self {
+    pub fn new(stream_id: u32, policy: GrantPolicy) -> Self {
         Self {
             stream_id,
             readers: Readers::new(policy.stale_ns),
-            wishes: Wishes::new(stream_id, policy),
+            wishes: ConsumerGrants::new(stream_id, policy),
             answers: VecDeque::new(),
             said: BTreeMap::new(),
             next_look_ns: 0,
         }
     }
 
-    pub fn on_control_message(&mut self, said: &ControlMessage, now_ns: u64) -> Vec<Change> {
+    pub fn on_control_message(&mut self, said: &ControlMessage, now_ns: u64) -> Vec<StreamChange> {
         match said {
             ControlMessage::Hello(hello) => {
                 let Some((answer, changes)) = self.wishes.on_hello(hello, now_ns) else {
@@ -64,7 +64,7 @@ impl Wishing {
     }
 
     /// A consumer whose lease has ended has left.
-    pub fn on_driver(&mut self, heard: &DriverMessage) -> Vec<Change> {
+    pub fn on_driver(&mut self, heard: &DriverMessage) -> Vec<StreamChange> {
         match heard {
             DriverMessage::Revoked(r)
                 if r.lease.role == Role::Consumer && r.lease.stream_id == self.stream_id =>
@@ -77,14 +77,16 @@ impl Wishing {
         }
     }
 
-    pub fn on_tick(&mut self, now_ns: u64) -> Vec<Change> {
+    pub fn on_tick(&mut self, now_ns: u64) -> Vec<StreamChange> {
         if now_ns < self.next_look_ns {
             return Vec::new();
         }
         self.next_look_ns = now_ns + LOOK_NS;
         let changes = self.wishes.on_tick(now_ns);
         for change in &changes {
-            if let Change::CloseDescriptors { consumer_id } | Change::CloseControl { consumer_id } = change {
+            if let StreamChange::CloseDescriptors { consumer_id }
+            | StreamChange::CloseControl { consumer_id } = change
+            {
                 self.said.remove(consumer_id);
             }
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tensorpool_core::lease::attachment::LeaseOptions;
 use tensorpool_core::os::time::monotonic_ns;
-use tensorpool_core::producer::grants::Policy;
+use tensorpool_core::producer::grants::GrantPolicy;
 use tensorpool_core::producer::progress_schedule::{Filled, Floors};
 use tensorpool_core::producer::sequencer::Order;
 use tensorpool_core::shm::epoch::MappedEpoch;
@@ -49,7 +49,7 @@ pub struct Config {
     pub announce_period_ns: u64,
     pub qos_period_ns: u64,
     /// What consumers may be granted.
-    pub policy: Policy,
+    pub policy: GrantPolicy,
     /// The stream that progress goes out on for those without one of their own.
     pub control_channel: String,
     pub control_stream_id: i32,

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tensorpool_core::producer::grants::Change;
+use tensorpool_core::producer::grants::StreamChange;
 use tensorpool_core::producer::rate_gate::RateGate;
 use tensorpool_core::wire::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDescriptor};
 use tensorpool_core::wire::hello::StreamAddress;
@@ -69,15 +69,15 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    pub fn apply(&mut self, change: Change) {
+    pub fn apply(&mut self, change: StreamChange) {
         match change {
-            Change::OpenDescriptors { consumer_id, lane, max_rate_hz } => {
-                self.descriptors.push(OwnLane::new(consumer_id, &lane, max_rate_hz));
+            StreamChange::OpenDescriptors { consumer_id, address, max_rate_hz } => {
+                self.descriptors.push(OwnLane::new(consumer_id, &address, max_rate_hz));
             }
-            Change::OpenControl { consumer_id, lane } => {
-                self.control.push(OwnLane::new(consumer_id, &lane, 0));
+            StreamChange::OpenControl { consumer_id, address } => {
+                self.control.push(OwnLane::new(consumer_id, &address, 0));
             }
-            Change::SetRate { consumer_id, max_rate_hz } => {
+            StreamChange::SetRate { consumer_id, max_rate_hz } => {
                 for lane in self.descriptors.iter_mut().filter(|l| l.consumer_id == consumer_id) {
                     // A gate that is as it should be keeps its beat.
                     if lane.max_rate_hz != max_rate_hz {
@@ -86,10 +86,12 @@ impl Lanes {
                     }
                 }
             }
-            Change::CloseDescriptors { consumer_id } => {
+            StreamChange::CloseDescriptors { consumer_id } => {
                 self.descriptors.retain(|l| l.consumer_id != consumer_id);
             }
-            Change::CloseControl { consumer_id } => self.control.retain(|l| l.consumer_id != consumer_id),
+            StreamChange::CloseControl { consumer_id } => {
+                self.control.retain(|l| l.consumer_id != consumer_id)
+            }
         }
     }
 

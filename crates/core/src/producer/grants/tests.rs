@@ -4,17 +4,17 @@ use proptest::prelude::*;
 const S: u64 = 1_000_000_000;
 const STREAM: u32 = 10_000;
 
-fn wishes() -> Wishes {
-    let policy = Policy {
+fn grants() -> ConsumerGrants {
+    let policy = GrantPolicy {
         channels: vec!["aeron:ipc".into()],
         descriptor_ids: 31_000..=31_009,
         control_ids: 32_000..=32_009,
         stale_ns: 5 * S,
     };
-    Wishes::new(STREAM, policy)
+    ConsumerGrants::new(STREAM, policy)
 }
 
-fn lane(stream_id: u32) -> StreamRequest {
+fn address(stream_id: u32) -> StreamRequest {
     StreamRequest::At(StreamAddress { channel: "aeron:ipc".into(), stream_id })
 }
 
@@ -33,46 +33,50 @@ fn hello(consumer_id: u32) -> ConsumerHello {
     }
 }
 
-fn greet(wishes: &mut Wishes, hello: &ConsumerHello) -> (ConsumerConfig, Vec<Change>) {
-    wishes.on_hello(hello, 0).expect("for us")
+fn send_hello(grants: &mut ConsumerGrants, hello: &ConsumerHello) -> (ConsumerConfig, Vec<StreamChange>) {
+    grants.on_hello(hello, 0).expect("for us")
 }
 
 /// requirement: wire-5-1
 #[test]
 fn a_free_lane_is_granted_named_and_opened() {
-    let mut w = wishes();
+    let mut w = grants();
     let asks =
-        ConsumerHello { descriptor: lane(31_000), mode: Mode::RateLimited, max_rate_hz: 20, ..hello(1) };
-    let (config, changes) = greet(&mut w, &asks);
-    assert_eq!((config.descriptor, config.mode, config.use_shm), (lane(31_000), Mode::RateLimited, true));
+        ConsumerHello { descriptor: address(31_000), mode: Mode::RateLimited, max_rate_hz: 20, ..hello(1) };
+    let (config, changes) = send_hello(&mut w, &asks);
+    assert_eq!((config.descriptor, config.mode, config.use_shm), (address(31_000), Mode::RateLimited, true));
     let opened = StreamAddress { channel: "aeron:ipc".into(), stream_id: 31_000 };
-    assert_eq!(changes, [Change::OpenDescriptors { consumer_id: 1, lane: opened, max_rate_hz: 20 }]);
+    assert_eq!(changes, [StreamChange::OpenDescriptors { consumer_id: 1, address: opened, max_rate_hz: 20 }]);
     // The same hello again changes nothing.
-    let (again, changes) = greet(&mut w, &asks);
-    assert_eq!(again.descriptor, lane(31_000));
-    assert_eq!(changes, [Change::SetRate { consumer_id: 1, max_rate_hz: 20 }]);
+    let (again, changes) = send_hello(&mut w, &asks);
+    assert_eq!(again.descriptor, address(31_000));
+    assert_eq!(changes, [StreamChange::SetRate { consumer_id: 1, max_rate_hz: 20 }]);
 }
 
 /// requirement: wire-5-8, wire-10.1.2-1, wire-10.1.2-2, wire-10.1.3-3, wire-10.1.3-4
 #[test]
 fn what_is_half_foreign_taken_or_out_of_range_is_declined() {
-    let mut w = wishes();
-    greet(&mut w, &ConsumerHello { descriptor: lane(31_000), ..hello(1) });
+    let mut w = grants();
+    send_hello(&mut w, &ConsumerHello { descriptor: address(31_000), ..hello(1) });
     let udp = StreamRequest::At(StreamAddress {
         channel: "aeron:udp?endpoint=10.0.0.1:4".into(),
         stream_id: 31_001,
     });
-    for (id, asked) in
-        [(2, StreamRequest::Invalid), (3, udp), (4, lane(31_000)), (5, lane(31_010)), (6, lane(1100))]
-    {
+    for (id, requested) in [
+        (2, StreamRequest::Invalid),
+        (3, udp),
+        (4, address(31_000)),
+        (5, address(31_010)),
+        (6, address(1100)),
+    ] {
         let asks = ConsumerHello {
-            descriptor: asked.clone(),
-            control: asked,
+            descriptor: requested.clone(),
+            control: requested,
             supports_progress: true,
             mode: Mode::RateLimited,
             ..hello(id)
         };
-        let (config, changes) = greet(&mut w, &asks);
+        let (config, changes) = send_hello(&mut w, &asks);
         assert_eq!((config.descriptor, config.control), (StreamRequest::None, StreamRequest::None), "{id}");
         assert_eq!(config.mode, Mode::Stream, "nothing limits the shared stream");
         assert!(changes.is_empty());
@@ -81,8 +85,8 @@ fn what_is_half_foreign_taken_or_out_of_range_is_declined() {
 
 #[test]
 fn who_cannot_read_shared_memory_is_not_told_to() {
-    let mut w = wishes();
-    let remote = ConsumerHello { supports_shm: false, descriptor: lane(31_000), ..hello(7) };
+    let mut w = grants();
+    let remote = ConsumerHello { supports_shm: false, descriptor: address(31_000), ..hello(7) };
     let newer = ConsumerHello { expected_layout_version: LAYOUT_VERSION + 1, ..hello(8) };
     for said in [remote, newer] {
         let (answer, changes) = w.on_hello(&said, 0).expect("for us");
@@ -97,32 +101,33 @@ fn who_cannot_read_shared_memory_is_not_told_to() {
 /// requirement: wire-5-2, wire-5-3, wire-10.1.3-5
 #[test]
 fn hello_or_qos_keeps_a_lane_open_and_silence_closes_it() {
-    let mut w = wishes();
+    let mut w = grants();
     let asks = ConsumerHello {
-        descriptor: lane(31_000),
-        control: lane(32_000),
+        descriptor: address(31_000),
+        control: address(32_000),
         supports_progress: true,
         ..hello(1)
     };
-    greet(&mut w, &asks);
+    send_hello(&mut w, &asks);
     w.on_qos(STREAM, 1, 4 * S);
     assert!(w.on_tick(9 * S).is_empty());
     w.on_hello(&asks, 9 * S);
     assert!(w.on_tick(14 * S).is_empty());
-    let closed = [Change::CloseDescriptors { consumer_id: 1 }, Change::CloseControl { consumer_id: 1 }];
+    let closed =
+        [StreamChange::CloseDescriptors { consumer_id: 1 }, StreamChange::CloseControl { consumer_id: 1 }];
     assert_eq!(w.on_tick(14 * S + 1), closed);
     assert!(w.is_empty());
     // What it had is free again.
-    let (config, _) = greet(&mut w, &ConsumerHello { descriptor: lane(31_000), ..hello(2) });
-    assert_eq!(config.descriptor, lane(31_000));
-    assert_eq!(w.on_leave(2), [Change::CloseDescriptors { consumer_id: 2 }]);
+    let (config, _) = send_hello(&mut w, &ConsumerHello { descriptor: address(31_000), ..hello(2) });
+    assert_eq!(config.descriptor, address(31_000));
+    assert_eq!(w.on_leave(2), [StreamChange::CloseDescriptors { consumer_id: 2 }]);
 }
 
 #[test]
 fn what_a_supervisor_orders_is_not_undone_by_a_later_hello() {
-    let mut w = wishes();
-    let asks = ConsumerHello { descriptor: lane(31_000), max_rate_hz: 5, ..hello(1) };
-    greet(&mut w, &asks);
+    let mut w = grants();
+    let asks = ConsumerHello { descriptor: address(31_000), max_rate_hz: 5, ..hello(1) };
+    send_hello(&mut w, &asks);
     let order = ConsumerConfig {
         stream_id: STREAM,
         consumer_id: 1,
@@ -133,9 +138,9 @@ fn what_a_supervisor_orders_is_not_undone_by_a_later_hello() {
         descriptor: StreamRequest::None,
         control: StreamRequest::None,
     };
-    assert_eq!(w.on_order(&order, S), [Change::SetRate { consumer_id: 1, max_rate_hz: 5 }]);
-    let (config, _) = greet(&mut w, &asks);
-    assert_eq!((config.mode, config.descriptor), (Mode::RateLimited, lane(31_000)));
+    assert_eq!(w.on_order(&order, S), [StreamChange::SetRate { consumer_id: 1, max_rate_hz: 5 }]);
+    let (config, _) = send_hello(&mut w, &asks);
+    assert_eq!((config.mode, config.descriptor), (Mode::RateLimited, address(31_000)));
     assert!(w.on_order(&ConsumerConfig { consumer_id: 9, ..order.clone() }, S).is_empty());
     // An order to a channel that is not allowed opens nothing, not at the next hello either.
     let away = StreamRequest::At(StreamAddress {
@@ -143,46 +148,49 @@ fn what_a_supervisor_orders_is_not_undone_by_a_later_hello() {
         stream_id: 31_001,
     });
     w.on_order(&ConsumerConfig { descriptor: away, ..order }, S);
-    assert_eq!(greet(&mut w, &asks).0.descriptor, StreamRequest::None);
+    assert_eq!(send_hello(&mut w, &asks).0.descriptor, StreamRequest::None);
 }
 
 #[test]
 fn a_supervisors_rate_counts_for_who_named_none_and_goes_with_its_order() {
-    let mut w = wishes();
-    greet(&mut w, &hello(1));
+    let mut w = grants();
+    send_hello(&mut w, &hello(1));
     let order = ConsumerConfig {
         mode: Mode::RateLimited,
         max_rate_hz: Some(3),
-        descriptor: lane(31_004),
+        descriptor: address(31_004),
         ..w.answer(1, None)
     };
     let opened = StreamAddress { channel: "aeron:ipc".into(), stream_id: 31_004 };
-    let open = Change::OpenDescriptors { consumer_id: 1, lane: opened, max_rate_hz: 3 };
+    let open = StreamChange::OpenDescriptors { consumer_id: 1, address: opened, max_rate_hz: 3 };
     assert_eq!(w.on_order(&order, S), [open]);
-    let (config, changes) = greet(&mut w, &hello(1));
-    assert_eq!((config.mode, config.descriptor, config.max_rate_hz), (Mode::RateLimited, lane(31_004), None));
-    assert_eq!(changes, [Change::SetRate { consumer_id: 1, max_rate_hz: 3 }]);
+    let (config, changes) = send_hello(&mut w, &hello(1));
+    assert_eq!(
+        (config.mode, config.descriptor, config.max_rate_hz),
+        (Mode::RateLimited, address(31_004), None)
+    );
+    assert_eq!(changes, [StreamChange::SetRate { consumer_id: 1, max_rate_hz: 3 }]);
     // Let go of, it keeps its lane, so that no frame is lost on the way back, and gets all of them.
     let free = ConsumerConfig { mode: Mode::Stream, max_rate_hz: None, ..order };
-    assert_eq!(w.on_order(&free, S), [Change::SetRate { consumer_id: 1, max_rate_hz: 0 }]);
+    assert_eq!(w.on_order(&free, S), [StreamChange::SetRate { consumer_id: 1, max_rate_hz: 0 }]);
 }
 
 #[test]
 fn the_smallest_hints_win_and_those_who_do_not_care_have_no_say() {
-    let mut w = wishes();
+    let mut w = grants();
     assert_eq!(w.progress(), None);
     let hints = |us, bytes| ProgressHints { interval_us: us, bytes_delta: bytes, major_delta_units: None };
     let asks = |id, h| ConsumerHello { supports_progress: true, hints: h, ..hello(id) };
-    greet(&mut w, &asks(1, hints(Some(500), None)));
-    greet(&mut w, &asks(2, hints(Some(300), Some(4096))));
-    greet(&mut w, &ConsumerHello { hints: hints(Some(1), Some(1)), ..hello(3) });
+    send_hello(&mut w, &asks(1, hints(Some(500), None)));
+    send_hello(&mut w, &asks(2, hints(Some(300), Some(4096))));
+    send_hello(&mut w, &ConsumerHello { hints: hints(Some(1), Some(1)), ..hello(3) });
     assert_eq!(w.progress(), Some(hints(Some(300), Some(4096))));
     assert!(w.wants_shared_progress());
 }
 
 #[test]
 fn another_stream_s_hello_is_none_of_ours() {
-    assert!(wishes().on_hello(&ConsumerHello { stream_id: 1, ..hello(1) }, 0).is_none());
+    assert!(grants().on_hello(&ConsumerHello { stream_id: 1, ..hello(1) }, 0).is_none());
 }
 
 proptest! {
@@ -190,33 +198,33 @@ proptest! {
     /// open is exactly what was opened and not closed.
     #[test]
     fn lanes_are_never_shared(steps in proptest::collection::vec((0u32..6, 30_998u32..31_012, 0u8..4), 0..60)) {
-        let mut w = wishes();
+        let mut w = grants();
         let mut open: BTreeMap<u32, StreamAddress> = BTreeMap::new();
         for (at, (id, stream_id, what)) in steps.into_iter().enumerate() {
             let now_ns = at as u64 * S;
-            let asked = match what {
+            let requested = match what {
                 0 => StreamRequest::None,
                 1 => StreamRequest::Invalid,
-                _ => lane(stream_id),
+                _ => address(stream_id),
             };
-            let asks = ConsumerHello { descriptor: asked, ..hello(id) };
+            let asks = ConsumerHello { descriptor: requested, ..hello(id) };
             let (config, mut changes) = w.on_hello(&asks, now_ns).expect("ours");
             changes.extend(w.on_tick(now_ns));
             for change in changes {
                 match change {
-                    Change::OpenDescriptors { consumer_id, lane, .. } => {
-                        prop_assert!((31_000..=31_009).contains(&lane.stream_id));
-                        prop_assert!(!open.values().any(|l| *l == lane));
-                        prop_assert!(open.insert(consumer_id, lane).is_none());
+                    StreamChange::OpenDescriptors { consumer_id, address, .. } => {
+                        prop_assert!((31_000..=31_009).contains(&address.stream_id));
+                        prop_assert!(!open.values().any(|l| *l == address));
+                        prop_assert!(open.insert(consumer_id, address).is_none());
                     }
-                    Change::CloseDescriptors { consumer_id } => {
+                    StreamChange::CloseDescriptors { consumer_id } => {
                         prop_assert!(open.remove(&consumer_id).is_some());
                     }
-                    Change::SetRate { consumer_id, .. } => prop_assert!(open.contains_key(&consumer_id)),
+                    StreamChange::SetRate { consumer_id, .. } => prop_assert!(open.contains_key(&consumer_id)),
                     other => prop_assert!(false, "{other:?}"),
                 }
             }
-            let named = lane_of(&config.descriptor);
+            let named = requested_address(&config.descriptor);
             prop_assert_eq!(named.as_ref(), open.get(&id));
         }
     }
