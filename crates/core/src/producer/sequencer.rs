@@ -15,7 +15,7 @@ enum State {
 }
 
 #[derive(Debug)]
-pub struct Order {
+pub struct Sequencer {
     states: Vec<State>,
     /// The next sequence to hand out.
     next: u64,
@@ -23,7 +23,7 @@ pub struct Order {
     oldest: u64,
 }
 
-impl Order {
+impl Sequencer {
     pub fn new(nslots: u32) -> Self {
         Self { states: vec![State::Free; nslots as usize], next: 0, oldest: 0 }
     }
@@ -120,107 +120,107 @@ mod tests {
 
     #[test]
     fn a_sequence_that_readers_know_of_is_not_given_out_again() {
-        let mut order = Order::new(4);
-        let told = order.take().unwrap();
-        order.leave_hole(told);
-        assert_eq!(order.release(), None);
-        assert_eq!(order.take(), Some(told + 1));
-        order.commit(told + 1);
-        assert_eq!(order.release(), Some(told + 1));
+        let mut sequencer = Sequencer::new(4);
+        let told = sequencer.take().unwrap();
+        sequencer.leave_hole(told);
+        assert_eq!(sequencer.release(), None);
+        assert_eq!(sequencer.take(), Some(told + 1));
+        sequencer.commit(told + 1);
+        assert_eq!(sequencer.release(), Some(told + 1));
     }
 
     #[test]
     fn an_offer_behind_a_claim_waits_for_it() {
-        let mut order = Order::new(4);
-        let claim = order.take().unwrap();
-        let offer = order.take().unwrap();
-        order.commit(offer);
-        assert_eq!(order.release(), None);
-        order.commit(claim);
-        assert_eq!(order.release(), Some(claim));
-        assert_eq!(order.release(), Some(offer));
-        assert_eq!(order.release(), None);
+        let mut sequencer = Sequencer::new(4);
+        let claim = sequencer.take().unwrap();
+        let offer = sequencer.take().unwrap();
+        sequencer.commit(offer);
+        assert_eq!(sequencer.release(), None);
+        sequencer.commit(claim);
+        assert_eq!(sequencer.release(), Some(claim));
+        assert_eq!(sequencer.release(), Some(offer));
+        assert_eq!(sequencer.release(), None);
     }
 
     /// requirement: wire-15.7-2
     #[test]
     fn the_nearest_newer_frame_that_is_complete_is_found_over_a_wrap_too() {
-        let mut order = Order::new(4);
+        let mut sequencer = Sequencer::new(4);
         for _ in 0..3 {
-            let seq = order.take().unwrap();
-            order.commit(seq);
+            let seq = sequencer.take().unwrap();
+            sequencer.commit(seq);
         }
-        while order.release().is_some() {}
-        let claims: Vec<u64> = (0..4).map(|_| order.take().unwrap()).collect();
-        assert_eq!(claims.iter().map(|s| order.next_committed(*s)).collect::<Vec<_>>(), [None; 4]);
-        order.commit(6);
-        order.commit(5);
-        assert_eq!([3, 4, 5, 6].map(|s| order.next_committed(s)), [Some(5), Some(5), Some(6), None]);
+        while sequencer.release().is_some() {}
+        let claims: Vec<u64> = (0..4).map(|_| sequencer.take().unwrap()).collect();
+        assert_eq!(claims.iter().map(|s| sequencer.next_committed(*s)).collect::<Vec<_>>(), [None; 4]);
+        sequencer.commit(6);
+        sequencer.commit(5);
+        assert_eq!([3, 4, 5, 6].map(|s| sequencer.next_committed(s)), [Some(5), Some(5), Some(6), None]);
     }
 
     #[test]
     fn nothing_wraps_onto_a_claimed_slot() {
-        let mut order = Order::new(4);
-        let claim = order.take().unwrap();
+        let mut sequencer = Sequencer::new(4);
+        let claim = sequencer.take().unwrap();
         for _ in 0..3 {
-            let seq = order.take().unwrap();
-            order.commit(seq);
+            let seq = sequencer.take().unwrap();
+            sequencer.commit(seq);
         }
-        assert_eq!(order.take(), None);
-        order.commit(claim);
-        while order.release().is_some() {}
-        assert_eq!(order.take(), Some(4));
+        assert_eq!(sequencer.take(), None);
+        sequencer.commit(claim);
+        while sequencer.release().is_some() {}
+        assert_eq!(sequencer.take(), Some(4));
     }
 
     #[test]
     fn the_newest_claim_gives_its_sequence_back_an_older_one_leaves_a_hole() {
-        let mut order = Order::new(4);
-        let a = order.take().unwrap();
-        assert!(!order.abandon(a));
-        assert_eq!(order.next_seq(), 0);
-        let a = order.take().unwrap();
-        let b = order.take().unwrap();
-        assert!(order.abandon(a));
-        order.commit(b);
-        assert_eq!(order.release(), Some(b));
+        let mut sequencer = Sequencer::new(4);
+        let a = sequencer.take().unwrap();
+        assert!(!sequencer.abandon(a));
+        assert_eq!(sequencer.next_seq(), 0);
+        let a = sequencer.take().unwrap();
+        let b = sequencer.take().unwrap();
+        assert!(sequencer.abandon(a));
+        sequencer.commit(b);
+        assert_eq!(sequencer.release(), Some(b));
     }
 
     #[test]
     fn what_waits_behind_a_claim_at_the_end_is_counted() {
-        let mut order = Order::new(4);
-        let _claim = order.take().unwrap();
+        let mut sequencer = Sequencer::new(4);
+        let _claim = sequencer.take().unwrap();
         for _ in 0..2 {
-            let seq = order.take().unwrap();
-            order.commit(seq);
+            let seq = sequencer.take().unwrap();
+            sequencer.commit(seq);
         }
-        assert_eq!(order.give_up(), 2);
-        assert_eq!(order.give_up(), 0);
+        assert_eq!(sequencer.give_up(), 2);
+        assert_eq!(sequencer.give_up(), 0);
     }
 
     proptest! {
         #[test]
         fn sequences_leave_in_order_once_and_all(ops in proptest::collection::vec(0u8..5, 0..300)) {
-            let mut order = Order::new(8);
+            let mut sequencer = Sequencer::new(8);
             let mut open = Vec::new();
             let (mut taken, mut out, mut holes, mut given_back) = (0u64, Vec::new(), 0u64, 0u64);
             for op in ops {
                 match op {
-                    0 => if let Some(seq) = order.take() { taken += 1; order.commit(seq); },
-                    1 => if let Some(seq) = order.take() { taken += 1; open.push(seq); },
-                    2 if !open.is_empty() => order.commit(open.remove(0)),
-                    3 => if let Some(seq) = open.pop() { order.commit(seq) },
+                    0 => if let Some(seq) = sequencer.take() { taken += 1; sequencer.commit(seq); },
+                    1 => if let Some(seq) = sequencer.take() { taken += 1; open.push(seq); },
+                    2 if !open.is_empty() => sequencer.commit(open.remove(0)),
+                    3 => if let Some(seq) = open.pop() { sequencer.commit(seq) },
                     4 => if let Some(seq) = open.pop() {
-                        if order.abandon(seq) { holes += 1 } else { given_back += 1 }
+                        if sequencer.abandon(seq) { holes += 1 } else { given_back += 1 }
                     },
                     _ => {}
                 }
-                while let Some(seq) = order.release() { out.push(seq); }
+                while let Some(seq) = sequencer.release() { out.push(seq); }
             }
-            for seq in open { order.commit(seq); }
-            while let Some(seq) = order.release() { out.push(seq); }
+            for seq in open { sequencer.commit(seq); }
+            while let Some(seq) = sequencer.release() { out.push(seq); }
             prop_assert!(out.is_sorted_by(|a, b| a < b));
             prop_assert_eq!(out.len() as u64, taken - holes - given_back);
-            prop_assert_eq!(order.next_seq(), taken - given_back);
+            prop_assert_eq!(sequencer.next_seq(), taken - given_back);
         }
     }
 }

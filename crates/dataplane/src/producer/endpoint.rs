@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use tensorpool_core::consumer::announce_filter::Now;
 use tensorpool_core::producer::grants::StreamChange;
 use tensorpool_core::producer::metadata_schedule::Speaker;
-use tensorpool_core::producer::sequencer::Order;
+use tensorpool_core::producer::sequencer::Sequencer;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region::Access;
 use tensorpool_core::shm::region_lock::RegionLock;
@@ -25,7 +25,7 @@ use crate::lease::{Lease, Turn};
 impl State {
     /// A new epoch: its sequences count from the beginning.
     pub(super) fn take_up(&mut self, mapping: Arc<MappedEpoch>, lock: Option<RegionLock>) {
-        self.order = Order::new(mapping.nslots);
+        self.order = Sequencer::new(mapping.nslots);
         self.pending = vec![Pending::default(); mapping.nslots as usize];
         self.last_epoch = Some(mapping.epoch);
         self.mapping = Some(mapping);

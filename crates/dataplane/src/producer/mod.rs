@@ -7,7 +7,7 @@ use tensorpool_core::lease::attachment::LeaseOptions;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::producer::grants::GrantPolicy;
 use tensorpool_core::producer::progress_schedule::{Filled, Floors};
-use tensorpool_core::producer::sequencer::Order;
+use tensorpool_core::producer::sequencer::Sequencer;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region_lock::RegionLock;
 use tensorpool_core::shm::tensor::TensorSpec;
@@ -66,7 +66,7 @@ struct State {
     /// Tells the driver of our death the moment it comes (on a lease).
     lock: Option<RegionLock>,
     publication: Handle<ExclusivePublication>,
-    order: Order,
+    order: Sequencer,
     last_frame_ns: u64,
     /// By slot: what the descriptor of a deferred frame carries.
     pending: Vec<Pending>,
@@ -146,7 +146,7 @@ impl Producer {
             last_epoch: None,
             lock: None,
             publication: Handle::None,
-            order: Order::new(1),
+            order: Sequencer::new(1),
             last_frame_ns: 0,
             pending: Vec::new(),
             lanes: Lanes::default(),
