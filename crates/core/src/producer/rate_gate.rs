@@ -27,10 +27,10 @@ impl RateGate {
         if timestamp_ns.saturating_add(self.interval_ns / 2) < next_ns && !set_back {
             return false;
         }
-        let on_the_beat = next_ns.saturating_add(self.interval_ns);
-        let fell_behind = on_the_beat <= timestamp_ns;
+        let on_schedule = next_ns.saturating_add(self.interval_ns);
+        let fell_behind = on_schedule <= timestamp_ns;
         let anew = timestamp_ns.saturating_add(self.interval_ns);
-        self.next_ns = Some(if fell_behind || set_back { anew } else { on_the_beat });
+        self.next_ns = Some(if fell_behind || set_back { anew } else { on_schedule });
         true
     }
 }
@@ -85,9 +85,9 @@ mod tests {
             let times = (0..10 * u64::from(source_hz))
                 .map(|i| S + i * period + jitter[i as usize % 64] * period / 10_000);
             let count = passed(max_hz, times) as f64 / 10.0;
-            let (most, least) = (f64::from(max_hz), f64::from(max_hz.min(source_hz)));
+            let (limit, least) = (f64::from(max_hz), f64::from(max_hz.min(source_hz)));
             // One frame more or less is the granularity of counting at all.
-            prop_assert!(count <= 1.02 * most + 0.1, "{} of {}", count, most);
+            prop_assert!(count <= 1.02 * limit + 0.1, "{} of {}", count, limit);
             prop_assert!(count >= 0.98 * least - 0.1, "{} of {}", count, least);
         }
     }

@@ -3,39 +3,39 @@
 use std::collections::BTreeMap;
 
 /// Remembered at most; who is silent for longest goes first.
-const MOST_READERS: usize = 1024;
+const MAX_READERS: usize = 1024;
 
 #[derive(Debug)]
 pub struct Readers {
     stale_ns: u64,
     /// By consumer: the epoch it has mapped, and when it said so.
-    heard: BTreeMap<u32, (u64, u64)>,
+    reports: BTreeMap<u32, (u64, u64)>,
 }
 
 impl Readers {
     /// Who says nothing for `stale_ns` has left.
     pub fn new(stale_ns: u64) -> Self {
-        Self { stale_ns, heard: BTreeMap::new() }
+        Self { stale_ns, reports: BTreeMap::new() }
     }
 
     pub fn on_qos(&mut self, consumer_id: u32, epoch: u64, now_ns: u64) {
-        self.heard.insert(consumer_id, (epoch, now_ns));
-        if self.heard.len() > MOST_READERS
-            && let Some((oldest, _)) = self.heard.iter().min_by_key(|(_, (_, heard_ns))| *heard_ns)
+        self.reports.insert(consumer_id, (epoch, now_ns));
+        if self.reports.len() > MAX_READERS
+            && let Some((oldest, _)) = self.reports.iter().min_by_key(|(_, (_, received_ns))| *received_ns)
         {
             let oldest = *oldest;
-            self.heard.remove(&oldest);
+            self.reports.remove(&oldest);
         }
     }
 
     pub fn on_leave(&mut self, consumer_id: u32) {
-        self.heard.remove(&consumer_id);
+        self.reports.remove(&consumer_id);
     }
 
     /// How many have mapped this epoch, as far as they have said.
     pub fn of(&self, epoch: u64, now_ns: u64) -> usize {
-        let is_current = |at: u64| now_ns.saturating_sub(at) <= self.stale_ns;
-        self.heard.values().filter(|(mapped, at)| *mapped == epoch && is_current(*at)).count()
+        let is_fresh = |at: u64| now_ns.saturating_sub(at) <= self.stale_ns;
+        self.reports.values().filter(|(mapped, at)| *mapped == epoch && is_fresh(*at)).count()
     }
 }
 
@@ -66,11 +66,11 @@ mod tests {
     #[test]
     fn a_crowd_costs_the_oldest() {
         let mut readers = Readers::new(u64::MAX);
-        for id in 0..=MOST_READERS as u32 {
+        for id in 0..=MAX_READERS as u32 {
             readers.on_qos(id, 5, u64::from(id));
         }
-        assert_eq!(readers.of(5, 0), MOST_READERS);
+        assert_eq!(readers.of(5, 0), MAX_READERS);
         readers.on_qos(0, 6, 9_999);
-        assert_eq!((readers.of(5, 0), readers.of(6, 0)), (MOST_READERS - 1, 1));
+        assert_eq!((readers.of(5, 0), readers.of(6, 0)), (MAX_READERS - 1, 1));
     }
 }
