@@ -7,7 +7,7 @@ use tensorpool_core::consumer::hello_state::{ConsumerRequest, StreamProposal};
 use tensorpool_core::consumer::phase::Phase;
 use tensorpool_core::lease::attachment::{LeaseOptions, Refusal};
 use tensorpool_core::producer::grants::GrantPolicy;
-use tensorpool_core::producer::progress_schedule::Floors;
+use tensorpool_core::producer::progress_schedule::ProgressLimits;
 use tensorpool_core::wire::driver::{Revision, Role, code_str};
 use tensorpool_core::wire::hello::{Mode, ProgressHints};
 use tensorpool_dataplane::consumer::Standing;
@@ -61,8 +61,8 @@ pub struct Grants {
 }
 
 impl Grants {
-    pub fn floors(&self) -> Floors {
-        Floors { interval_us: self.progress_interval_us, bytes_delta: self.progress_bytes }
+    pub fn progress_limits(&self) -> ProgressLimits {
+        ProgressLimits { interval_us: self.progress_interval_us, bytes_delta: self.progress_bytes }
     }
 
     pub fn policy(self) -> GrantPolicy {

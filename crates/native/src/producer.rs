@@ -150,7 +150,7 @@ impl Producer {
             qos_period_ns,
             control_channel,
             control_stream_id,
-            floors: grants.floors(),
+            progress_limits: grants.progress_limits(),
             policy: grants.policy(),
             prefault,
         };

@@ -138,7 +138,7 @@ impl ProgressTracker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::producer::progress_schedule::{Floors, Pace, Telling};
+    use crate::producer::progress_schedule::{ProgressLimits, ProgressPace, ProgressSchedule};
     use crate::wire::hello::ProgressHints;
     use crate::wire::layout::*;
     use ProgressState::{Complete, Progress, Started, Unknown};
@@ -158,7 +158,7 @@ mod tests {
         FrameOutline { pool: 0, values_len_bytes: LEN, tensor }
     }
 
-    fn told(
+    fn updates(
         follower: &mut ProgressTracker,
         seq: u64,
         words: &[(ProgressState, u64)],
@@ -173,15 +173,15 @@ mod tests {
     fn a_frame_starts_goes_on_and_is_complete() {
         let mut follower = ProgressTracker::default();
         let words = [(Started, 0), (Progress, 10), (Progress, 4096), (Complete, 4096)];
-        assert_eq!(told(&mut follower, 3, &words), [ProgressVerdict::New; 4]);
+        assert_eq!(updates(&mut follower, 3, &words), [ProgressVerdict::New; 4]);
         assert!(!follower.is_dropped(3));
     }
 
     #[test]
     fn lost_words_and_repeated_ones_do_no_harm() {
         let mut follower = ProgressTracker::default();
-        assert_eq!(told(&mut follower, 1, &[(Progress, 10), (Complete, 20)]), [ProgressVerdict::New; 2]);
-        let twice = told(&mut follower, 2, &[(Started, 0), (Started, 0), (Progress, 5), (Progress, 5)]);
+        assert_eq!(updates(&mut follower, 1, &[(Progress, 10), (Complete, 20)]), [ProgressVerdict::New; 2]);
+        let twice = updates(&mut follower, 2, &[(Started, 0), (Started, 0), (Progress, 5), (Progress, 5)]);
         assert_eq!(
             twice,
             [
@@ -202,10 +202,10 @@ mod tests {
             [(Progress, 10), (Complete, 10), (Progress, 20)],
         ] {
             let mut follower = ProgressTracker::default();
-            assert_eq!(told(&mut follower, 1, &words)[2], ProgressVerdict::Backwards, "{words:?}");
+            assert_eq!(updates(&mut follower, 1, &words)[2], ProgressVerdict::Backwards, "{words:?}");
             assert!(follower.is_dropped(1));
-            assert_eq!(told(&mut follower, 1, &[(Complete, 4096)]), [ProgressVerdict::Repeated]);
-            assert_eq!(told(&mut follower, 2, &[(Started, 0)]), [ProgressVerdict::New], "others go on");
+            assert_eq!(updates(&mut follower, 1, &[(Complete, 4096)]), [ProgressVerdict::Repeated]);
+            assert_eq!(updates(&mut follower, 2, &[(Started, 0)]), [ProgressVerdict::New], "others go on");
         }
     }
 
@@ -215,10 +215,10 @@ mod tests {
         let mut follower = ProgressTracker::default();
         let words = [(Started, 0), (Progress, 4097), (Complete, 4097)];
         assert_eq!(
-            told(&mut follower, 1, &words),
+            updates(&mut follower, 1, &words),
             [ProgressVerdict::New, ProgressVerdict::Invalid, ProgressVerdict::Repeated]
         );
-        assert_eq!(told(&mut follower, 2, &[(Started, 4097)]), [ProgressVerdict::Invalid]);
+        assert_eq!(updates(&mut follower, 2, &[(Started, 4097)]), [ProgressVerdict::Invalid]);
         assert!(!follower.is_dropped(1), "its descriptor is judged by itself");
     }
 
@@ -257,11 +257,11 @@ mod tests {
     fn what_was_forgotten_is_not_believed_again() {
         let mut follower = ProgressTracker::default();
         for seq in 0..=MAX_FRAMES as u64 {
-            assert_eq!(told(&mut follower, seq, &[(Started, 100)]), [ProgressVerdict::New]);
+            assert_eq!(updates(&mut follower, seq, &[(Started, 100)]), [ProgressVerdict::New]);
         }
-        assert_eq!(told(&mut follower, 0, &[(Progress, 1)]), [ProgressVerdict::Repeated]);
+        assert_eq!(updates(&mut follower, 0, &[(Progress, 1)]), [ProgressVerdict::Repeated]);
         follower.reset();
-        assert_eq!(told(&mut follower, 0, &[(Progress, 1)]), [ProgressVerdict::New]);
+        assert_eq!(updates(&mut follower, 0, &[(Progress, 1)]), [ProgressVerdict::New]);
     }
 
     fn anything() -> impl Strategy<Value = (u64, ProgressState, u64, u8)> {
@@ -297,26 +297,26 @@ mod tests {
         fn our_own_words_are_believed(
             steps in proptest::collection::vec((0u64..900_000, 0u64..900, any::<bool>()), 1..100),
         ) {
-            let mut telling = Telling::default();
-            let floors = Floors { interval_us: 100, bytes_delta: 64 };
-            telling.set_pace(Some(Pace::of(ProgressHints::default(), floors)));
+            let mut progress_schedule = ProgressSchedule::default();
+            let floors = ProgressLimits { interval_us: 100, bytes_delta: 64 };
+            progress_schedule.set_pace(Some(ProgressPace::of(ProgressHints::default(), floors)));
             let mut follower = ProgressTracker::default();
             let (mut now_ns, mut seq) = (0, 0);
-            let mut filled = telling.begin(seq, 1);
+            let mut filled = progress_schedule.begin(seq, 1);
             for (pause, by, is_lost) in steps {
                 now_ns += pause;
                 filled.raise((filled.get() + by).min(u64::from(LEN)));
                 let mut words = Vec::new();
-                while let Some(word) = telling.next(now_ns) {
-                    words.push(word);
+                while let Some(update) = progress_schedule.next(now_ns) {
+                    words.push(update);
                 }
                 if filled.get() == u64::from(LEN) {
-                    words.extend(telling.complete(seq, u64::from(LEN)));
+                    words.extend(progress_schedule.complete(seq, u64::from(LEN)));
                     seq += 1;
-                    filled = telling.begin(seq, 1);
+                    filled = progress_schedule.begin(seq, 1);
                 }
-                for word in words.into_iter().filter(|_| !is_lost) {
-                    let verdict = follower.on_progress(word.seq, word.state, word.filled, Ok(outline(0)));
+                for update in words.into_iter().filter(|_| !is_lost) {
+                    let verdict = follower.on_progress(update.seq, update.state, update.filled, Ok(outline(0)));
                     prop_assert_eq!(verdict, ProgressVerdict::New);
                 }
             }

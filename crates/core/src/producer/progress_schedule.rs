@@ -10,33 +10,33 @@ use crate::wire::hello::ProgressHints;
 const DEFAULT_INTERVAL_US: u32 = 250;
 const DEFAULT_BYTES: u32 = 64 << 10;
 /// After so many intervals even a small step is told: a slow source is not a silent one.
-const SILENT_INTERVALS: u64 = 8;
+const MAX_QUIET_INTERVALS: u64 = 8;
 
 /// What no consumer's wish goes below.
 #[derive(Clone, Copy, Debug)]
-pub struct Floors {
+pub struct ProgressLimits {
     pub interval_us: u32,
     pub bytes_delta: u32,
 }
 
 /// How often, and for how much, progress is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct ProgressPace {
     pub interval_ns: u64,
     bytes: Option<u32>,
     units: Option<u32>,
     least_bytes: u32,
 }
 
-impl Pace {
+impl ProgressPace {
     /// From the smallest of what consumers asked for, and no less than the floors.
-    pub fn of(hints: ProgressHints, floors: Floors) -> Self {
-        let interval_us = hints.interval_us.unwrap_or(DEFAULT_INTERVAL_US).max(floors.interval_us);
+    pub fn of(hints: ProgressHints, limits: ProgressLimits) -> Self {
+        let interval_us = hints.interval_us.unwrap_or(DEFAULT_INTERVAL_US).max(limits.interval_us);
         // 0 rows: the consumer does not know (wire §10.1.2).
         let units = hints.major_delta_units.filter(|units| *units > 0);
         let bytes = hints.bytes_delta.or(if units.is_none() { Some(DEFAULT_BYTES) } else { None });
         let interval_ns = u64::from(interval_us) * 1000;
-        Self { interval_ns, bytes, units, least_bytes: floors.bytes_delta }
+        Self { interval_ns, bytes, units, least_bytes: limits.bytes_delta }
     }
 
     /// The bytes that are worth a word, for rows (or columns) of `stride` bytes: whichever comes first.
@@ -52,9 +52,9 @@ impl Pace {
 
 /// How many bytes of an open slot are in place. Stored by whoever fills it, after the bytes themselves.
 #[derive(Clone, Debug, Default)]
-pub struct Filled(Arc<AtomicU64>);
+pub struct FilledBytes(Arc<AtomicU64>);
 
-impl Filled {
+impl FilledBytes {
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
@@ -68,14 +68,14 @@ impl Filled {
 #[derive(Debug)]
 struct Open {
     seq: u64,
-    filled: Filled,
+    filled: FilledBytes,
     stride: u32,
     /// What was said last, and when; none: nothing yet.
-    told: Option<(u64, u64)>,
+    sent: Option<(u64, u64)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Word {
+pub struct ProgressUpdate {
     pub seq: u64,
     pub filled: u64,
     pub state: ProgressState,
@@ -83,17 +83,17 @@ pub struct Word {
 
 /// The frames of one stream that are filling, and what has been told of each.
 #[derive(Debug, Default)]
-pub struct Telling {
-    pace: Option<Pace>,
+pub struct ProgressSchedule {
+    pace: Option<ProgressPace>,
     /// When a frame was last said to have started, and to have gone on.
     started_ns: Option<u64>,
-    went_on_ns: Option<u64>,
+    continued_ns: Option<u64>,
     open: Vec<Open>,
 }
 
-impl Telling {
+impl ProgressSchedule {
     /// None: nobody listens, so nothing is told.
-    pub fn set_pace(&mut self, pace: Option<Pace>) {
+    pub fn set_pace(&mut self, pace: Option<ProgressPace>) {
         self.pace = pace;
     }
 
@@ -101,9 +101,9 @@ impl Telling {
         self.open.is_empty()
     }
 
-    pub fn begin(&mut self, seq: u64, stride: u32) -> Filled {
-        let filled = Filled::default();
-        self.open.push(Open { seq, filled: filled.clone(), stride, told: None });
+    pub fn begin(&mut self, seq: u64, stride: u32) -> FilledBytes {
+        let filled = FilledBytes::default();
+        self.open.push(Open { seq, filled: filled.clone(), stride, sent: None });
         filled
     }
 
@@ -111,33 +111,33 @@ impl Telling {
     ///
     /// In one interval at most one frame is said to have started and one to have gone on: the rate of a stream
     /// is bounded however many frames it fills at once. Of several that have news, the one that waited longest.
-    pub fn next(&mut self, now_ns: u64) -> Option<Word> {
+    pub fn next(&mut self, now_ns: u64) -> Option<ProgressUpdate> {
         let pace = self.pace?;
         // From the last time, not up to a time: an eager listener does not wait for a patient one's interval.
         let is_time = |last: Option<u64>| last.is_none_or(|ns| now_ns.saturating_sub(ns) >= pace.interval_ns);
         if is_time(self.started_ns)
-            && let Some(open) = self.open.iter_mut().find(|o| o.told.is_none())
+            && let Some(open) = self.open.iter_mut().find(|o| o.sent.is_none())
         {
             self.started_ns = Some(now_ns);
-            return Some(open.say(ProgressState::Started, open.filled.get(), now_ns));
+            return Some(open.update(ProgressState::Started, open.filled.get(), now_ns));
         }
-        if !is_time(self.went_on_ns) {
+        if !is_time(self.continued_ns) {
             return None;
         }
-        let longest = self
+        let longest_waiting = self
             .open
             .iter_mut()
-            .filter_map(|open| Some((open.told?.1, open.news(&pace, now_ns)?, open)))
-            .min_by_key(|(told_ns, ..)| *told_ns);
-        let (_, filled, open) = longest?;
-        self.went_on_ns = Some(now_ns);
-        Some(open.say(ProgressState::Progress, filled, now_ns))
+            .filter_map(|open| Some((open.sent?.1, open.new_bytes(&pace, now_ns)?, open)))
+            .min_by_key(|(sent_ns, ..)| *sent_ns);
+        let (_, filled, open) = longest_waiting?;
+        self.continued_ns = Some(now_ns);
+        Some(open.update(ProgressState::Progress, filled, now_ns))
     }
 
     /// The frame is committed. What was begun is said to be complete.
-    pub fn complete(&mut self, seq: u64, values_len: u64) -> Option<Word> {
-        let was_told = self.forget(seq);
-        (was_told && self.pace.is_some()).then_some(Word {
+    pub fn complete(&mut self, seq: u64, values_len: u64) -> Option<ProgressUpdate> {
+        let was_sent = self.forget(seq);
+        (was_sent && self.pace.is_some()).then_some(ProgressUpdate {
             seq,
             filled: values_len,
             state: ProgressState::Complete,
@@ -147,7 +147,7 @@ impl Telling {
     /// The frame will not be. True if it was told of already.
     pub fn forget(&mut self, seq: u64) -> bool {
         let at = self.open.iter().position(|o| o.seq == seq);
-        at.is_some_and(|at| self.open.swap_remove(at).told.is_some())
+        at.is_some_and(|at| self.open.swap_remove(at).sent.is_some())
     }
 
     pub fn clear(&mut self) {
@@ -157,16 +157,16 @@ impl Telling {
 
 impl Open {
     /// How far it is, if that is worth a word.
-    fn news(&self, pace: &Pace, now_ns: u64) -> Option<u64> {
-        let (told, told_ns) = self.told?;
+    fn new_bytes(&self, pace: &ProgressPace, now_ns: u64) -> Option<u64> {
+        let (sent, sent_ns) = self.sent?;
         let filled = self.filled.get();
-        let is_silent = now_ns.saturating_sub(told_ns) >= SILENT_INTERVALS * pace.interval_ns;
-        (filled > told && (filled - told >= pace.delta(self.stride) || is_silent)).then_some(filled)
+        let is_overdue = now_ns.saturating_sub(sent_ns) >= MAX_QUIET_INTERVALS * pace.interval_ns;
+        (filled > sent && (filled - sent >= pace.delta(self.stride) || is_overdue)).then_some(filled)
     }
 
-    fn say(&mut self, state: ProgressState, filled: u64, now_ns: u64) -> Word {
-        self.told = Some((filled, now_ns));
-        Word { seq: self.seq, filled, state }
+    fn update(&mut self, state: ProgressState, filled: u64, now_ns: u64) -> ProgressUpdate {
+        self.sent = Some((filled, now_ns));
+        ProgressUpdate { seq: self.seq, filled, state }
     }
 }
 

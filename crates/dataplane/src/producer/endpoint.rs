@@ -30,7 +30,7 @@ impl State {
         self.last_epoch = Some(mapping.epoch);
         self.mapping = Some(mapping);
         self.lock = lock;
-        self.voice.telling.clear();
+        self.voice.progress_schedule.clear();
     }
 }
 
@@ -88,7 +88,7 @@ impl Producer {
         let gone = {
             let mut state = self.state.lock_first();
             let deferred = state.order.give_up();
-            state.voice.telling.clear();
+            state.voice.progress_schedule.clear();
             self.counters.closed.fetch_add(deferred, Ordering::Relaxed);
             (state.mapping.take(), state.lock.take())
         };

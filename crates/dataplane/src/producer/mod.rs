@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tensorpool_core::lease::attachment::LeaseOptions;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::producer::grants::GrantPolicy;
-use tensorpool_core::producer::progress_schedule::{Filled, Floors};
+use tensorpool_core::producer::progress_schedule::{FilledBytes, ProgressLimits};
 use tensorpool_core::producer::sequencer::Sequencer;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region_lock::RegionLock;
@@ -54,7 +54,7 @@ pub struct Config {
     pub control_channel: String,
     pub control_stream_id: i32,
     /// Progress is told no more often than this, whoever asks.
-    pub floors: Floors,
+    pub progress_limits: ProgressLimits,
     /// Touch every page when regions are mapped, so that no frame pays for it.
     pub prefault: bool,
 }
@@ -110,7 +110,7 @@ pub struct Claim {
     pool: u16,
     mapping: Arc<MappedEpoch>,
     /// How far it is, where its progress is told.
-    filled: Option<Filled>,
+    filled: Option<FilledBytes>,
 }
 
 impl Claim {
@@ -292,7 +292,7 @@ impl Producer {
         }
         bump(&self.counters.abandoned);
         // A sequence that readers have heard of is never another frame's.
-        let is_known = claim.filled.is_some() && state.voice.telling.forget(claim.seq);
+        let is_known = claim.filled.is_some() && state.voice.progress_schedule.forget(claim.seq);
         if is_known {
             state.order.leave_hole(claim.seq);
         }

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use tensorpool_core::os::time::monotonic_ns;
-use tensorpool_core::producer::progress_schedule::{Pace, Telling, Word};
+use tensorpool_core::producer::progress_schedule::{ProgressPace, ProgressSchedule, ProgressUpdate};
 use tensorpool_core::shm::slot::SlotFields;
 use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::control::FrameProgress;
@@ -20,7 +20,7 @@ const COUNT_NS: u64 = 100_000_000;
 
 #[derive(Default)]
 pub(super) struct Voice {
-    pub(super) telling: Telling,
+    pub(super) progress_schedule: ProgressSchedule,
     /// For those without a stream of their own.
     shared: Handle<Publication>,
     wants_shared: bool,
@@ -64,7 +64,7 @@ impl Producer {
             tensor: spec,
         };
         mapping.describe(seq, &fields);
-        let filled = Some(state.voice.telling.begin(seq, stride));
+        let filled = Some(state.voice.progress_schedule.begin(seq, stride));
         self.tell(&mut state);
         Ok(Claim { seq, spec, values_len: values_len as u32, pool, mapping, filled })
     }
@@ -86,7 +86,7 @@ impl Producer {
     }
 
     pub(super) fn tell_complete(&self, state: &mut State, claim: &Claim) {
-        if let Some(word) = state.voice.telling.complete(claim.seq, u64::from(claim.values_len)) {
+        if let Some(word) = state.voice.progress_schedule.complete(claim.seq, u64::from(claim.values_len)) {
             self.say(state, word);
         }
     }
@@ -96,12 +96,12 @@ impl Producer {
             return;
         }
         let now_ns = monotonic_ns();
-        while let Some(word) = state.voice.telling.next(now_ns) {
+        while let Some(word) = state.voice.progress_schedule.next(now_ns) {
             self.say(state, word);
         }
     }
 
-    fn say(&self, state: &mut State, word: Word) {
+    fn say(&self, state: &mut State, word: ProgressUpdate) {
         let Some(mapping) = &state.mapping else { return };
         let message = FrameProgress {
             stream_id: mapping.stream_id,
@@ -126,10 +126,10 @@ impl Producer {
                 let wishing = self.wishing();
                 (wishing.progress(), wishing.wants_shared_progress())
             };
-            let pace = hints.map(|hints| Pace::of(hints, self.config.floors));
+            let pace = hints.map(|hints| ProgressPace::of(hints, self.config.progress_limits));
             if pace.is_some() || self.has_listeners.load(Ordering::Relaxed) {
                 let mut state = self.state.lock_first();
-                state.voice.telling.set_pace(pace);
+                state.voice.progress_schedule.set_pace(pace);
                 if std::mem::replace(&mut state.voice.wants_shared, wants_shared) != wants_shared {
                     self.attached.store(false, Ordering::Relaxed);
                 }
@@ -138,7 +138,7 @@ impl Producer {
         }
         if self.has_listeners.load(Ordering::Relaxed) {
             let mut state = self.state.lock_first();
-            if !state.voice.telling.is_idle() {
+            if !state.voice.progress_schedule.is_idle() {
                 self.tell(&mut state);
             }
         }

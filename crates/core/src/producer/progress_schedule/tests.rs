@@ -2,39 +2,39 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-const FLOORS: Floors = Floors { interval_us: 100, bytes_delta: 4096 };
+const LIMITS: ProgressLimits = ProgressLimits { interval_us: 100, bytes_delta: 4096 };
 const US: u64 = 1000;
 
 fn hints(interval_us: Option<u32>, bytes_delta: Option<u32>, units: Option<u32>) -> ProgressHints {
     ProgressHints { interval_us, bytes_delta, major_delta_units: units }
 }
 
-fn telling(hints: ProgressHints) -> Telling {
-    let mut telling = Telling::default();
-    telling.set_pace(Some(Pace::of(hints, FLOORS)));
-    telling
+fn progress_schedule(hints: ProgressHints) -> ProgressSchedule {
+    let mut progress_schedule = ProgressSchedule::default();
+    progress_schedule.set_pace(Some(ProgressPace::of(hints, LIMITS)));
+    progress_schedule
 }
 
-fn word(seq: u64, filled: u64, state: ProgressState) -> Option<Word> {
-    Some(Word { seq, filled, state })
+fn update(seq: u64, filled: u64, state: ProgressState) -> Option<ProgressUpdate> {
+    Some(ProgressUpdate { seq, filled, state })
 }
 
 #[test]
 fn without_hints_it_is_every_250_microseconds_and_64_kib() {
-    let pace = Pace::of(ProgressHints::default(), FLOORS);
+    let pace = ProgressPace::of(ProgressHints::default(), LIMITS);
     assert_eq!((pace.interval_ns, pace.delta(1024)), (250 * US, 64 << 10));
 }
 
 #[test]
 fn wishes_are_met_down_to_the_floors() {
-    let eager = Pace::of(hints(Some(0), Some(1), None), FLOORS);
+    let eager = ProgressPace::of(hints(Some(0), Some(1), None), LIMITS);
     assert_eq!((eager.interval_ns, eager.delta(1024)), (100 * US, 4096));
-    assert_eq!(Pace::of(hints(Some(900), Some(1 << 20), None), FLOORS).interval_ns, 900 * US);
+    assert_eq!(ProgressPace::of(hints(Some(900), Some(1 << 20), None), LIMITS).interval_ns, 900 * US);
 }
 
 #[test]
 fn rows_and_bytes_are_whichever_comes_first() {
-    let delta = |bytes, rows| Pace::of(hints(None, bytes, rows), FLOORS).delta(1024);
+    let delta = |bytes, rows| ProgressPace::of(hints(None, bytes, rows), LIMITS).delta(1024);
     assert_eq!(delta(None, Some(100)), 100 * 1024);
     assert_eq!(delta(Some(8192), Some(100)), 8192);
     assert_eq!(delta(Some(1 << 20), Some(10)), 10 * 1024);
@@ -44,79 +44,79 @@ fn rows_and_bytes_are_whichever_comes_first() {
 
 #[test]
 fn a_frame_starts_goes_on_and_is_complete() {
-    let mut telling = telling(ProgressHints::default());
-    let filled = telling.begin(7, 1024);
-    assert_eq!(telling.next(0), word(7, 0, ProgressState::Started));
+    let mut progress_schedule = progress_schedule(ProgressHints::default());
+    let filled = progress_schedule.begin(7, 1024);
+    assert_eq!(progress_schedule.next(0), update(7, 0, ProgressState::Started));
     filled.raise(64 << 10);
-    assert_eq!(telling.next(1), word(7, 64 << 10, ProgressState::Progress));
+    assert_eq!(progress_schedule.next(1), update(7, 64 << 10, ProgressState::Progress));
     filled.raise(128 << 10);
-    assert_eq!(telling.next(2), None, "the interval is not over");
-    assert_eq!(telling.next(1 + 250 * US), word(7, 128 << 10, ProgressState::Progress));
-    assert_eq!(telling.complete(7, 200 << 10), word(7, 200 << 10, ProgressState::Complete));
-    assert!(telling.is_idle());
+    assert_eq!(progress_schedule.next(2), None, "the interval is not over");
+    assert_eq!(progress_schedule.next(1 + 250 * US), update(7, 128 << 10, ProgressState::Progress));
+    assert_eq!(progress_schedule.complete(7, 200 << 10), update(7, 200 << 10, ProgressState::Complete));
+    assert!(progress_schedule.is_idle());
 }
 
 #[test]
 fn a_small_step_is_told_after_a_while() {
-    let mut telling = telling(ProgressHints::default());
-    let filled = telling.begin(0, 1024);
-    telling.next(0);
+    let mut progress_schedule = progress_schedule(ProgressHints::default());
+    let filled = progress_schedule.begin(0, 1024);
+    progress_schedule.next(0);
     filled.raise(10);
-    assert_eq!(telling.next(7 * 250 * US), None);
-    assert_eq!(telling.next(8 * 250 * US), word(0, 10, ProgressState::Progress));
-    assert_eq!(telling.next(100 * 250 * US), None, "nothing is said twice");
+    assert_eq!(progress_schedule.next(7 * 250 * US), None);
+    assert_eq!(progress_schedule.next(8 * 250 * US), update(0, 10, ProgressState::Progress));
+    assert_eq!(progress_schedule.next(100 * 250 * US), None, "nothing is said twice");
 }
 
 #[test]
 fn with_nobody_listening_nothing_is_told_and_who_comes_later_hears_the_rest() {
-    let mut telling = Telling::default();
-    let filled = telling.begin(0, 1024);
+    let mut progress_schedule = ProgressSchedule::default();
+    let filled = progress_schedule.begin(0, 1024);
     filled.raise(1 << 20);
-    assert_eq!(telling.next(0), None);
-    telling.set_pace(Some(Pace::of(ProgressHints::default(), FLOORS)));
-    assert_eq!(telling.next(1), word(0, 1 << 20, ProgressState::Started));
-    telling.set_pace(None);
-    assert_eq!(telling.complete(0, 1 << 20), None);
+    assert_eq!(progress_schedule.next(0), None);
+    progress_schedule.set_pace(Some(ProgressPace::of(ProgressHints::default(), LIMITS)));
+    assert_eq!(progress_schedule.next(1), update(0, 1 << 20, ProgressState::Started));
+    progress_schedule.set_pace(None);
+    assert_eq!(progress_schedule.complete(0, 1 << 20), None);
 }
 
 #[test]
 fn an_eager_listener_does_not_wait_for_the_interval_of_a_patient_one() {
-    let mut telling = telling(hints(Some(u32::MAX - 1), Some(4096), None));
-    let filled = telling.begin(0, 1);
-    telling.next(0);
+    let mut progress_schedule = progress_schedule(hints(Some(u32::MAX - 1), Some(4096), None));
+    let filled = progress_schedule.begin(0, 1);
+    progress_schedule.next(0);
     filled.raise(4096);
-    assert!(telling.next(1).is_some());
+    assert!(progress_schedule.next(1).is_some());
     filled.raise(8192);
-    assert_eq!(telling.next(US), None);
-    telling.set_pace(Some(Pace::of(hints(Some(100), Some(4096), None), FLOORS)));
-    assert!(telling.next(101 * US).is_some());
+    assert_eq!(progress_schedule.next(US), None);
+    progress_schedule.set_pace(Some(ProgressPace::of(hints(Some(100), Some(4096), None), LIMITS)));
+    assert!(progress_schedule.next(101 * US).is_some());
 }
 
 #[test]
 fn one_frame_that_is_always_ahead_does_not_silence_another() {
-    let mut telling = telling(hints(Some(100), Some(4096), None));
-    let (fast, slow) = (telling.begin(0, 1), telling.begin(1, 1));
-    let mut told = [0u64; 2];
+    let mut progress_schedule = progress_schedule(hints(Some(100), Some(4096), None));
+    let (fast, slow) = (progress_schedule.begin(0, 1), progress_schedule.begin(1, 1));
+    let mut sent = [0u64; 2];
     for step in 0..1000 {
         fast.raise(step * 8192);
         slow.raise(step * 4096);
-        while let Some(word) = telling.next(step * 10 * US) {
-            told[word.seq as usize] += 1;
+        while let Some(update) = progress_schedule.next(step * 10 * US) {
+            sent[update.seq as usize] += 1;
         }
     }
-    assert!(told[0].abs_diff(told[1]) <= 2, "{told:?}");
+    assert!(sent[0].abs_diff(sent[1]) <= 2, "{sent:?}");
 }
 
 #[test]
 fn only_what_was_told_of_is_missed() {
-    let mut telling = telling(ProgressHints::default());
-    telling.begin(0, 1);
-    telling.begin(1, 1);
-    assert!(telling.next(0).is_some());
-    assert_eq!(telling.next(1), None, "one start an interval");
-    assert!(telling.forget(0));
-    assert!(!telling.forget(1));
-    assert!(!telling.forget(2));
+    let mut progress_schedule = progress_schedule(ProgressHints::default());
+    progress_schedule.begin(0, 1);
+    progress_schedule.begin(1, 1);
+    assert!(progress_schedule.next(0).is_some());
+    assert_eq!(progress_schedule.next(1), None, "one start an interval");
+    assert!(progress_schedule.forget(0));
+    assert!(!progress_schedule.forget(1));
+    assert!(!progress_schedule.forget(2));
 }
 
 #[derive(Clone, Debug)]
@@ -141,17 +141,17 @@ proptest! {
     /// Whatever happens: each frame starts once, goes on upwards, is complete last; and never too often.
     #[test]
     fn the_words_of_a_frame_are_in_order_and_apart(acts in acts()) {
-        let mut telling = Telling::default();
-        let (mut now_ns, mut next_seq, mut pace) = (1u64, 0u64, None::<Pace>);
-        let mut open: Vec<(u64, Filled)> = Vec::new();
-        let mut said: BTreeMap<u64, Vec<Word>> = BTreeMap::new();
+        let mut progress_schedule = ProgressSchedule::default();
+        let (mut now_ns, mut next_seq, mut pace) = (1u64, 0u64, None::<ProgressPace>);
+        let mut open: Vec<(u64, FilledBytes)> = Vec::new();
+        let mut said: BTreeMap<u64, Vec<ProgressUpdate>> = BTreeMap::new();
         let mut last_step = None;
         for (pause, act) in acts {
             now_ns += pause;
             let mut words = Vec::new();
             match act {
                 Act::Begin => {
-                    open.push((next_seq, telling.begin(next_seq, 1)));
+                    open.push((next_seq, progress_schedule.begin(next_seq, 1)));
                     next_seq += 1;
                 }
                 Act::Fill(i, by) => if let Some((_, filled)) = open.get(i) {
@@ -160,38 +160,38 @@ proptest! {
                 Act::End(i, committed) if i < open.len() => {
                     let (seq, filled) = open.remove(i);
                     if committed {
-                        words.extend(telling.complete(seq, filled.get()));
+                        words.extend(progress_schedule.complete(seq, filled.get()));
                     } else {
-                        prop_assert_eq!(telling.forget(seq), said.contains_key(&seq));
+                        prop_assert_eq!(progress_schedule.forget(seq), said.contains_key(&seq));
                     }
                 }
                 Act::End(..) => {}
-                Act::Listen(wish) => {
-                    pace = wish.map(|(us, bytes)| Pace::of(hints(Some(us), Some(bytes), None), FLOORS));
-                    telling.set_pace(pace);
+                Act::Listen(hint) => {
+                    pace = hint.map(|(us, bytes)| ProgressPace::of(hints(Some(us), Some(bytes), None), LIMITS));
+                    progress_schedule.set_pace(pace);
                 }
             }
-            while let Some(word) = telling.next(now_ns) {
-                if word.state == ProgressState::Progress {
+            while let Some(update) = progress_schedule.next(now_ns) {
+                if update.state == ProgressState::Progress {
                     let interval_ns = pace.map_or(0, |p| p.interval_ns);
                     prop_assert!(last_step.is_none_or(|at_ns| now_ns - at_ns >= interval_ns));
                     last_step = Some(now_ns);
                 }
-                words.push(word);
+                words.push(update);
             }
             prop_assert!(pace.is_some() || words.is_empty());
-            for word in words {
-                let before = said.entry(word.seq).or_default();
+            for update in words {
+                let before = said.entry(update.seq).or_default();
                 match before.last() {
-                    None => prop_assert_eq!(word.state, ProgressState::Started),
+                    None => prop_assert_eq!(update.state, ProgressState::Started),
                     Some(last) => {
                         prop_assert!(last.state != ProgressState::Complete);
-                        prop_assert!(word.state != ProgressState::Started);
-                        prop_assert!(word.filled > last.filled || word.state == ProgressState::Complete);
-                        prop_assert!(word.filled >= last.filled);
+                        prop_assert!(update.state != ProgressState::Started);
+                        prop_assert!(update.filled > last.filled || update.state == ProgressState::Complete);
+                        prop_assert!(update.filled >= last.filled);
                     }
                 }
-                before.push(word);
+                before.push(update);
             }
         }
     }
