@@ -25,17 +25,17 @@ pub struct Periods {
 
 /// Who speaks for the stream at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Speaker {
+pub struct ProducerIdentity {
     pub producer_id: u32,
     pub epoch: u64,
 }
 
-struct Posted {
+struct ScheduledBlob {
     announce: BlobAnnounce,
     bytes: Vec<u8>,
 }
 
-impl Posted {
+impl ScheduledBlob {
     /// The messages of a blob: announce, chunks, complete.
     fn message(&self, at: usize) -> Option<Vec<u8>> {
         let BlobAnnounce { stream_id, meta_version, checksum, .. } = self.announce;
@@ -53,37 +53,37 @@ impl Posted {
     }
 }
 
-pub struct Board {
+pub struct MetadataSchedule {
     stream_id: u32,
     periods: Periods,
     /// The announce, whose producer and epoch are put in when it is said, and the attributes.
-    words: Option<(Vec<u8>, Vec<u8>)>,
+    messages: Option<(Vec<u8>, Vec<u8>)>,
     due: bool,
     next_ns: u64,
-    said_as: Option<Speaker>,
-    blobs: Vec<Posted>,
+    sent_as: Option<ProducerIdentity>,
+    blobs: Vec<ScheduledBlob>,
     /// The types of those that wait, and how far the first of them is.
     queue: VecDeque<u32>,
     at: usize,
-    wanted: bool,
+    blobs_requested: bool,
     next_blobs_ns: u64,
     earliest_ns: u64,
     known: Vec<(u32, u64)>,
 }
 
-impl Board {
+impl MetadataSchedule {
     pub fn new(stream_id: u32, periods: Periods) -> Self {
         Self {
             stream_id,
             periods,
-            words: None,
+            messages: None,
             due: false,
             next_ns: 0,
-            said_as: None,
+            sent_as: None,
             blobs: Vec::new(),
             queue: VecDeque::new(),
             at: 0,
-            wanted: false,
+            blobs_requested: false,
             next_blobs_ns: 0,
             earliest_ns: 0,
             known: Vec::new(),
@@ -96,7 +96,7 @@ impl Board {
         let is_announce = announce.len() >= length
             && get_u16(&announce, MESSAGE_HEADER_TEMPLATE_ID) == DATA_SOURCE_ANNOUNCE_TEMPLATE_ID;
         if is_announce {
-            self.words = Some((announce, meta));
+            self.messages = Some((announce, meta));
             self.due = true;
         }
         is_announce
@@ -112,7 +112,7 @@ impl Board {
             total_len: bytes.len() as u64,
             checksum: u64::from(checksum::crc32c(&bytes)),
         };
-        self.blobs.push(Posted { announce, bytes });
+        self.blobs.push(ScheduledBlob { announce, bytes });
         self.queue.push_back(blob_type);
     }
 
@@ -128,7 +128,7 @@ impl Board {
 
     /// A consumer of the stream said hello. One that is new has heard nothing yet.
     pub fn on_hello(&mut self, consumer_id: u32, now_ns: u64) {
-        self.known.retain(|(_, heard_ns)| now_ns.saturating_sub(*heard_ns) < FORGET_NS);
+        self.known.retain(|(_, received_ns)| now_ns.saturating_sub(*received_ns) < FORGET_NS);
         if let Some(known) = self.known.iter_mut().find(|(id, _)| *id == consumer_id) {
             known.1 = now_ns;
             return;
@@ -138,42 +138,42 @@ impl Board {
         }
         self.known.push((consumer_id, now_ns));
         self.due = true;
-        self.wanted = true;
+        self.blobs_requested = true;
     }
 
-    /// Whether `say` would say something, if it may speak.
+    /// Whether `send_due` would say something, if it may speak.
     pub fn is_due(&self, now_ns: u64) -> bool {
-        let words = self.words.is_some() && (self.due || now_ns >= self.next_ns);
-        words || !self.queue.is_empty() || self.blobs_are_due(now_ns)
+        let messages = self.messages.is_some() && (self.due || now_ns >= self.next_ns);
+        messages || !self.queue.is_empty() || self.blobs_are_due(now_ns)
     }
 
     fn blobs_are_due(&self, now_ns: u64) -> bool {
         !self.blobs.is_empty()
-            && (now_ns >= self.next_blobs_ns || (self.wanted && now_ns >= self.earliest_ns))
+            && (now_ns >= self.next_blobs_ns || (self.blobs_requested && now_ns >= self.earliest_ns))
     }
 
     fn queue_all(&mut self, now_ns: u64) {
         self.queue = self.blobs.iter().map(|b| b.announce.blob_type).collect();
         self.at = 0;
-        self.wanted = false;
+        self.blobs_requested = false;
         self.earliest_ns = now_ns + BLOB_PAUSE_NS;
         self.next_blobs_ns = now_ns + self.periods.blobs_ns;
     }
 
     /// Gives what is due to `send`, which says whether it was taken; what was not stays due.
-    pub fn say(&mut self, now_ns: u64, who: Speaker, send: &mut dyn FnMut(&[u8]) -> bool) {
-        if self.said_as != Some(who) {
+    pub fn send_due(&mut self, now_ns: u64, identity: ProducerIdentity, send: &mut dyn FnMut(&[u8]) -> bool) {
+        if self.sent_as != Some(identity) {
             // Another epoch: its readers know of nothing yet.
-            self.said_as = Some(who);
+            self.sent_as = Some(identity);
             self.due = true;
             self.queue_all(now_ns);
         }
-        if let Some((announce, meta)) = &mut self.words
+        if let Some((announce, meta)) = &mut self.messages
             && (self.due || now_ns >= self.next_ns)
         {
             let body = &mut announce[MESSAGE_HEADER_LENGTH..];
-            put_u32(body, DATA_SOURCE_ANNOUNCE_PRODUCER_ID, who.producer_id);
-            put_u64(body, DATA_SOURCE_ANNOUNCE_EPOCH, who.epoch);
+            put_u32(body, DATA_SOURCE_ANNOUNCE_PRODUCER_ID, identity.producer_id);
+            put_u64(body, DATA_SOURCE_ANNOUNCE_EPOCH, identity.epoch);
             // The announce first: it says of which epoch the attributes are.
             if !(send(announce) && send(meta)) {
                 return;
@@ -184,14 +184,14 @@ impl Board {
         if self.queue.is_empty() && self.blobs_are_due(now_ns) {
             self.queue_all(now_ns);
         }
-        self.say_blobs(send);
+        self.send_blobs(send);
     }
 
-    fn say_blobs(&mut self, send: &mut dyn FnMut(&[u8]) -> bool) {
+    fn send_blobs(&mut self, send: &mut dyn FnMut(&[u8]) -> bool) {
         for _ in 0..CHUNKS_A_ROUND {
             let Some(front) = self.queue.front() else { return };
-            let posted = self.blobs.iter().find(|b| b.announce.blob_type == *front);
-            match posted.and_then(|p| p.message(self.at)) {
+            let blob = self.blobs.iter().find(|b| b.announce.blob_type == *front);
+            match blob.and_then(|p| p.message(self.at)) {
                 Some(message) if send(&message) => self.at += 1,
                 Some(_) => return,
                 None => {
@@ -209,16 +209,16 @@ mod tests {
     use crate::consumer::blob_assembly::Blobs;
     use crate::wire::metadata::{DataSourceAnnounce, DataSourceMeta, MetadataMessage};
 
-    const WHO: Speaker = Speaker { producer_id: 5, epoch: 6 };
+    const IDENTITY: ProducerIdentity = ProducerIdentity { producer_id: 5, epoch: 6 };
     const SECOND: u64 = 1_000_000_000;
 
-    fn board() -> Board {
-        let mut board = Board::new(1, Periods { attributes_ns: SECOND, blobs_ns: 10 * SECOND });
-        assert!(post(&mut board, 1));
-        board
+    fn schedule() -> MetadataSchedule {
+        let mut schedule = MetadataSchedule::new(1, Periods { attributes_ns: SECOND, blobs_ns: 10 * SECOND });
+        assert!(put_attributes(&mut schedule, 1));
+        schedule
     }
 
-    fn post(board: &mut Board, meta_version: u32) -> bool {
+    fn put_attributes(schedule: &mut MetadataSchedule, meta_version: u32) -> bool {
         let announce = DataSourceAnnounce {
             stream_id: 1,
             producer_id: 0,
@@ -228,18 +228,23 @@ mod tests {
             summary: String::new(),
         };
         let meta = DataSourceMeta { stream_id: 1, meta_version, timestamp_ns: 0, attributes: Vec::new() };
-        board.put(announce.encode(), meta.encode())
+        schedule.put(announce.encode(), meta.encode())
     }
 
     /// What is said at a time, in words; with a limit on how much is taken.
-    fn said_of(board: &mut Board, now_ns: u64, who: Speaker, mut room: usize) -> Vec<String> {
-        let mut said = Vec::new();
-        board.say(now_ns, who, &mut |message| {
+    fn sent_at(
+        schedule: &mut MetadataSchedule,
+        now_ns: u64,
+        identity: ProducerIdentity,
+        mut room: usize,
+    ) -> Vec<String> {
+        let mut sent = Vec::new();
+        schedule.send_due(now_ns, identity, &mut |message| {
             if room == 0 {
                 return false;
             }
             room -= 1;
-            said.push(match MetadataMessage::decode(message) {
+            sent.push(match MetadataMessage::decode(message) {
                 MetadataMessage::Announce(a) => {
                     format!("announce {} of {}/{}", a.meta_version, a.producer_id, a.epoch)
                 }
@@ -251,64 +256,67 @@ mod tests {
             });
             true
         });
-        said
+        sent
     }
 
-    fn said(board: &mut Board, now_ns: u64) -> Vec<String> {
-        said_of(board, now_ns, WHO, usize::MAX)
+    fn sent(schedule: &mut MetadataSchedule, now_ns: u64) -> Vec<String> {
+        sent_at(schedule, now_ns, IDENTITY, usize::MAX)
     }
 
     #[test]
     fn attributes_are_said_on_change_and_every_period() {
-        let mut board = board();
-        assert_eq!(said(&mut board, 0), ["announce 1 of 5/6", "meta 1"]);
-        assert!(said(&mut board, SECOND - 1).is_empty());
-        assert_eq!(said(&mut board, SECOND).len(), 2);
-        assert!(post(&mut board, 2));
-        assert_eq!(said(&mut board, SECOND + 1), ["announce 2 of 5/6", "meta 2"]);
-        assert!(!board.put(vec![0; 40], Vec::new()), "only an announce can be stamped");
+        let mut schedule = schedule();
+        assert_eq!(sent(&mut schedule, 0), ["announce 1 of 5/6", "meta 1"]);
+        assert!(sent(&mut schedule, SECOND - 1).is_empty());
+        assert_eq!(sent(&mut schedule, SECOND).len(), 2);
+        assert!(put_attributes(&mut schedule, 2));
+        assert_eq!(sent(&mut schedule, SECOND + 1), ["announce 2 of 5/6", "meta 2"]);
+        assert!(!schedule.put(vec![0; 40], Vec::new()), "only an announce can be stamped");
     }
 
     #[test]
     fn a_new_epoch_and_a_new_consumer_hear_all_at_once() {
-        let mut board = board();
-        board.put_blob(7, 1, b"x".to_vec());
-        assert_eq!(said(&mut board, 0).len(), 5);
-        let moved = Speaker { epoch: 7, ..WHO };
+        let mut schedule = schedule();
+        schedule.put_blob(7, 1, b"x".to_vec());
+        assert_eq!(sent(&mut schedule, 0).len(), 5);
+        let moved = ProducerIdentity { epoch: 7, ..IDENTITY };
         let all = ["announce 1 of 5/7", "meta 1", "blob 7 at 1", "chunk 0", "complete"];
-        assert_eq!(said_of(&mut board, 1, moved, 99), all);
-        board.on_hello(40, 2 * SECOND - 1);
-        assert_eq!(said_of(&mut board, 2 * SECOND, moved, 99), all);
-        board.on_hello(40, 2 * SECOND + 1);
-        assert!(said_of(&mut board, 2 * SECOND + 2, moved, 99).is_empty(), "known already");
-        board.on_hello(41, 2 * SECOND + 3);
-        assert_eq!(said_of(&mut board, 2 * SECOND + 4, moved, 99).len(), 2, "blobs not so soon again");
-        assert_eq!(said_of(&mut board, 3 * SECOND + 4, moved, 99).len(), 5);
-        assert_eq!(said_of(&mut board, 12 * SECOND, moved, 99).len(), 2);
-        assert_eq!(said_of(&mut board, 13 * SECOND + 4, moved, 99).len(), 5, "and by themselves");
+        assert_eq!(sent_at(&mut schedule, 1, moved, 99), all);
+        schedule.on_hello(40, 2 * SECOND - 1);
+        assert_eq!(sent_at(&mut schedule, 2 * SECOND, moved, 99), all);
+        schedule.on_hello(40, 2 * SECOND + 1);
+        assert!(sent_at(&mut schedule, 2 * SECOND + 2, moved, 99).is_empty(), "known already");
+        schedule.on_hello(41, 2 * SECOND + 3);
+        assert_eq!(sent_at(&mut schedule, 2 * SECOND + 4, moved, 99).len(), 2, "blobs not so soon again");
+        assert_eq!(sent_at(&mut schedule, 3 * SECOND + 4, moved, 99).len(), 5);
+        assert_eq!(sent_at(&mut schedule, 12 * SECOND, moved, 99).len(), 2);
+        assert_eq!(sent_at(&mut schedule, 13 * SECOND + 4, moved, 99).len(), 5, "and by themselves");
     }
 
     #[test]
     fn what_is_not_taken_stays_due_and_goes_on_where_it_stopped() {
-        let mut board = board();
-        board.put_blob(7, 1, vec![1; 3 * CHUNK_MAX + 1]);
-        assert_eq!(said_of(&mut board, 0, WHO, 1), ["announce 1 of 5/6"]);
-        assert_eq!(said_of(&mut board, 1, WHO, 4), ["announce 1 of 5/6", "meta 1", "blob 7 at 1", "chunk 0"]);
+        let mut schedule = schedule();
+        schedule.put_blob(7, 1, vec![1; 3 * CHUNK_MAX + 1]);
+        assert_eq!(sent_at(&mut schedule, 0, IDENTITY, 1), ["announce 1 of 5/6"]);
+        assert_eq!(
+            sent_at(&mut schedule, 1, IDENTITY, 4),
+            ["announce 1 of 5/6", "meta 1", "blob 7 at 1", "chunk 0"]
+        );
         let rest = ["chunk 65536", "chunk 131072", "chunk 196608", "complete"];
-        assert_eq!(said(&mut board, 2), rest);
-        assert!(!board.is_due(3));
+        assert_eq!(sent(&mut schedule, 2), rest);
+        assert!(!schedule.is_due(3));
     }
 
     #[test]
     fn a_round_says_a_bounded_number_of_chunks_and_the_blob_arrives_whole() {
-        let mut board = Board::new(1, Periods { attributes_ns: SECOND, blobs_ns: SECOND });
+        let mut schedule = MetadataSchedule::new(1, Periods { attributes_ns: SECOND, blobs_ns: SECOND });
         let bytes: Vec<u8> = (0..100 * CHUNK_MAX + 77).map(|i| ((i * i) >> 7) as u8).collect();
-        board.put_blob(9, 3, bytes.clone());
-        board.put_blob(10, 4, Vec::new());
+        schedule.put_blob(9, 3, bytes.clone());
+        schedule.put_blob(10, 4, Vec::new());
         let (mut blobs, mut rounds) = (Blobs::default(), 0);
-        while board.is_due(1) {
+        while schedule.is_due(1) {
             let mut messages = 0;
-            board.say(1, WHO, &mut |message| {
+            schedule.send_due(1, IDENTITY, &mut |message| {
                 messages += 1;
                 match MetadataMessage::decode(message) {
                     MetadataMessage::BlobAnnounce(m) => blobs.on_announce(1, Some(6), m),
@@ -328,12 +336,12 @@ mod tests {
 
     #[test]
     fn a_blob_that_is_replaced_in_the_middle_begins_anew() {
-        let mut board = board();
-        board.put_blob(7, 1, vec![1; 3 * CHUNK_MAX]);
-        said_of(&mut board, 0, WHO, 4);
-        board.put_blob(7, 2, b"y".to_vec());
-        assert_eq!(said(&mut board, 1), ["blob 7 at 2", "chunk 0", "complete"]);
-        assert!(board.take_blob(7) && !board.take_blob(7));
-        assert_eq!(said(&mut board, 60 * SECOND).len(), 2);
+        let mut schedule = schedule();
+        schedule.put_blob(7, 1, vec![1; 3 * CHUNK_MAX]);
+        sent_at(&mut schedule, 0, IDENTITY, 4);
+        schedule.put_blob(7, 2, b"y".to_vec());
+        assert_eq!(sent(&mut schedule, 1), ["blob 7 at 2", "chunk 0", "complete"]);
+        assert!(schedule.take_blob(7) && !schedule.take_blob(7));
+        assert_eq!(sent(&mut schedule, 60 * SECOND).len(), 2);
     }
 }

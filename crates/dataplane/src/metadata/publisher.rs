@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tensorpool_core::os::time::monotonic_ns;
-use tensorpool_core::producer::metadata_schedule::{Board, Periods, Speaker};
+use tensorpool_core::producer::metadata_schedule::{MetadataSchedule, Periods, ProducerIdentity};
 use tensorpool_core::wire::control::ControlMessage;
 
 use crate::aeron::{AeronError, Client, Publication};
@@ -16,8 +16,8 @@ const LOOK_NS: u64 = 20_000_000;
 
 struct State {
     publication: Handle<Publication>,
-    board: Board,
-    who: Option<Speaker>,
+    schedule: MetadataSchedule,
+    who: Option<ProducerIdentity>,
     next_look_ns: u64,
     closed: bool,
 }
@@ -31,8 +31,8 @@ pub struct Bulletin {
 
 impl Bulletin {
     pub fn new(channel: String, stream_id: i32, producer: Arc<Producer>, periods: Periods) -> Self {
-        let board = Board::new(producer.stream_id(), periods);
-        let state = State { publication: Handle::None, board, who: None, next_look_ns: 0, closed: false };
+        let schedule = MetadataSchedule::new(producer.stream_id(), periods);
+        let state = State { publication: Handle::None, schedule, who: None, next_look_ns: 0, closed: false };
         Self { channel, stream_id, producer, state: Mutex::new(state) }
     }
 
@@ -43,17 +43,17 @@ impl Bulletin {
     /// Says it at once, if somebody listens: before any frame that refers to it. False: not an announce.
     pub fn put(&self, announce: Vec<u8>, meta: Vec<u8>) -> bool {
         let mut state = self.lock();
-        let put = state.board.put(announce, meta);
+        let put = state.schedule.put(announce, meta);
         self.say(&mut state, monotonic_ns());
         put
     }
 
     pub fn put_blob(&self, blob_type: u32, version: u32, bytes: Vec<u8>) {
-        self.lock().board.put_blob(blob_type, version, bytes);
+        self.lock().schedule.put_blob(blob_type, version, bytes);
     }
 
     pub fn take_blob(&self, blob_type: u32) -> bool {
-        self.lock().board.take_blob(blob_type)
+        self.lock().schedule.take_blob(blob_type)
     }
 
     pub fn is_ready(&self) -> bool {
@@ -66,14 +66,14 @@ impl Bulletin {
     }
 
     fn say(&self, state: &mut State, now_ns: u64) {
-        let State { publication, board, who, next_look_ns, .. } = state;
+        let State { publication, schedule, who, next_look_ns, .. } = state;
         let Some(publication) = publication.get().filter(|p| p.is_connected()) else { return };
-        if board.is_due(now_ns) || now_ns >= *next_look_ns {
-            *who = self.producer.speaker();
+        if schedule.is_due(now_ns) || now_ns >= *next_look_ns {
+            *who = self.producer.identity();
             *next_look_ns = now_ns + LOOK_NS;
         }
         if let Some(who) = *who {
-            board.say(now_ns, who, &mut |message| publication.offer(message).is_ok());
+            schedule.send_due(now_ns, who, &mut |message| publication.offer(message).is_ok());
         }
     }
 }
@@ -105,7 +105,7 @@ impl Endpoint for Bulletin {
         if let ControlMessage::Hello(hello) = said
             && hello.stream_id == self.producer.stream_id()
         {
-            self.lock().board.on_hello(hello.consumer_id, tick.now.monotonic_ns);
+            self.lock().schedule.on_hello(hello.consumer_id, tick.now.monotonic_ns);
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tensorpool_core::consumer::announce_filter::Now;
 use tensorpool_core::producer::grants::StreamChange;
-use tensorpool_core::producer::metadata_schedule::Speaker;
+use tensorpool_core::producer::metadata_schedule::ProducerIdentity;
 use tensorpool_core::producer::sequencer::Sequencer;
 use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region::Access;
@@ -78,9 +78,9 @@ impl Producer {
     }
 
     /// Who speaks for the stream; nobody while it has no epoch.
-    pub fn speaker(&self) -> Option<Speaker> {
+    pub fn identity(&self) -> Option<ProducerIdentity> {
         let epoch = self.state.lock_first().mapping.as_ref()?.epoch;
-        Some(Speaker { producer_id: self.producer_id(), epoch })
+        Some(ProducerIdentity { producer_id: self.producer_id(), epoch })
     }
 
     /// Nothing is written from here on. Deferred frames can no longer go out.
