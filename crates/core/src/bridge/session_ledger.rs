@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::bridge::assembly::{Loss, Step, Tally};
+use crate::bridge::assembly::{AssemblyCounters, ChunkOutcome, Loss};
 
 /// Sessions that are remembered, and that a sender's account names; that which was quiet for longest goes first.
 pub const MAX_SESSIONS: usize = 16;
@@ -21,7 +21,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn of(tally: &Tally) -> Self {
+    fn of(tally: &AssemblyCounters) -> Self {
         Self { delivered: tally.delivered, turned_away: tally.turned_away, lost: tally.lost }
     }
 
@@ -64,12 +64,12 @@ enum Fate {
 }
 
 impl Fate {
-    fn of(step: Step) -> Option<Self> {
+    fn of(step: ChunkOutcome) -> Option<Self> {
         match step {
-            Step::Delivered => Some(Self::Delivered),
-            Step::Lost(why) => (!why.is_incomplete()).then_some(Self::Lost(why)),
-            Step::TurnedAway => Some(Self::TurnedAway),
-            Step::Ignored(_) | Step::Refused(_) | Step::Taken => None,
+            ChunkOutcome::Delivered => Some(Self::Delivered),
+            ChunkOutcome::Lost(why) => (!why.is_incomplete()).then_some(Self::Lost(why)),
+            ChunkOutcome::TurnedAway => Some(Self::TurnedAway),
+            ChunkOutcome::Ignored(_) | ChunkOutcome::Refused(_) | ChunkOutcome::Taken => None,
         }
     }
 }
@@ -113,14 +113,14 @@ pub struct Accounts {
 impl Accounts {
     /// What is counted from here on is of that session.
     #[inline]
-    pub fn turn_to(&mut self, session: i32, tally: &Tally) {
+    pub fn turn_to(&mut self, session: i32, tally: &AssemblyCounters) {
         if self.all.last().is_none_or(|a| a.session != session) {
             self.change(session, tally);
         }
     }
 
     #[cold]
-    fn change(&mut self, session: i32, tally: &Tally) {
+    fn change(&mut self, session: i32, tally: &AssemblyCounters) {
         let now = Counts::of(tally);
         let latest = now.since(&self.since);
         if let Some(last) = self.all.last_mut() {
@@ -140,8 +140,8 @@ impl Accounts {
 
     /// What became of a chunk that ended at `position` of the present session.
     #[inline]
-    pub fn note(&mut self, step: Step, position: impl FnOnce() -> i64) {
-        if step == Step::Taken {
+    pub fn note(&mut self, step: ChunkOutcome, position: impl FnOnce() -> i64) {
+        if step == ChunkOutcome::Taken {
             return;
         }
         let Some(notes) = self.all.last_mut().and_then(|a| a.notes.as_mut()) else { return };
@@ -153,7 +153,7 @@ impl Accounts {
         notes.count += 1;
     }
 
-    fn counts(&self, at: usize, tally: &Tally) -> Counts {
+    fn counts(&self, at: usize, tally: &AssemblyCounters) -> Counts {
         let mut counts = self.all[at].counts.clone();
         if at + 1 == self.all.len() {
             counts.add(&Counts::of(tally).since(&self.since));
@@ -162,7 +162,7 @@ impl Accounts {
     }
 
     /// All that was counted of these sessions; false if one of them may have been forgotten.
-    pub fn sum(&self, sessions: &[i32], tally: &Tally) -> (Counts, bool) {
+    pub fn sum(&self, sessions: &[i32], tally: &AssemblyCounters) -> (Counts, bool) {
         let (mut sum, mut found) = (Counts::default(), 0);
         for at in (0..self.all.len()).filter(|at| sessions.contains(&self.all[*at].session)) {
             sum.add(&self.counts(at, tally));
@@ -173,7 +173,13 @@ impl Accounts {
 
     /// What had been counted of a session at a place in it; `reached`: how far it was read. Once that is known
     /// nothing more is noted of it.
-    pub fn cut(&mut self, session: i32, position: i64, reached: Option<i64>, tally: &Tally) -> Cut {
+    pub fn cut(
+        &mut self,
+        session: i32,
+        position: i64,
+        reached: Option<i64>,
+        tally: &AssemblyCounters,
+    ) -> Cut {
         if reached.is_none_or(|reached| reached < position) {
             return Cut::Ahead;
         }
@@ -199,7 +205,7 @@ impl Accounts {
     }
 
     /// An account begins with the session: nothing is noted of it.
-    pub fn begin(&mut self, session: i32, tally: &Tally) {
+    pub fn begin(&mut self, session: i32, tally: &AssemblyCounters) {
         if let Some(account) = self.all.iter_mut().find(|a| a.session == session) {
             account.notes = None;
             return;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tensorpool_core::bridge::assembly::{Loss, Store, Table};
+use tensorpool_core::bridge::assembly::{AssemblyTable, FrameStore, Loss};
 use tensorpool_core::bridge::session_ledger::Accounts;
 use tensorpool_core::bridge::source::{Source, Word};
 use tensorpool_core::wire::announce::PoolAnnounce;
@@ -63,7 +63,7 @@ struct Destination {
 pub(super) struct Sink {
     pub dest_stream_id: u32,
     pub source: Source,
-    pub table: Table<Placed>,
+    pub table: AssemblyTable<Placed>,
     pub accounts: Accounts,
     pub echo: Echo,
     pub voice: Handle<Publication>,
@@ -81,7 +81,7 @@ impl Sink {
         Self {
             dest_stream_id,
             source: Source::new(silence_ns),
-            table: Table::new(timeout_ns),
+            table: AssemblyTable::new(timeout_ns),
             accounts: Accounts::default(),
             echo: Echo::default(),
             voice: Handle::None,
@@ -191,7 +191,7 @@ fn loss(outcome: Outcome) -> Loss {
     }
 }
 
-impl Store for Slots<'_> {
+impl FrameStore for Slots<'_> {
     type Place = Placed;
 
     fn nslots(&mut self) -> u32 {

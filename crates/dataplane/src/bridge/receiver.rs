@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-use tensorpool_core::bridge::assembly::Tally;
+use tensorpool_core::bridge::assembly::AssemblyCounters;
 use tensorpool_core::bridge::session_ledger::{Counts, Cut};
 use tensorpool_core::bridge::source::Announced;
 use tensorpool_core::os::time::monotonic_ns;
@@ -53,7 +53,7 @@ pub struct Standing {
     pub announced: Option<Announced>,
     pub has_destination: bool,
     pub seen: Option<(u64, u64)>,
-    pub tally: Tally,
+    pub tally: AssemblyCounters,
     pub announces: u64,
     pub announces_ignored: u64,
     pub progress_said: u64,

@@ -1,4 +1,4 @@
-//! Frames put together from chunks (bridge §5.2, §5.3, §6). Pure: bytes go where a [`Store`] says, time is given.
+//! Frames put together from chunks (bridge §5.2, §5.3, §6). Pure: bytes go where a [`FrameStore`] says, time is given.
 //!
 //! Bounded whatever arrives: a mapping has a few assemblies at a time, each with at most 65,535 pieces, and what
 //! they keep is used again. The payload itself lies in the store, which has room for it or refuses the frame.
@@ -21,7 +21,7 @@ use spans::Spans;
 pub const MAX_LIVE: usize = 8;
 
 /// Where the bytes of frames go.
-pub trait Store {
+pub trait FrameStore {
     type Place;
     /// Frames whose sequences differ by a multiple of this share a slot.
     fn nslots(&mut self) -> u32;
@@ -46,7 +46,7 @@ pub trait Store {
 
 /// What became of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ChunkOutcome {
     Taken,
     Ignored(Ignored),
     /// The chunk's frame was dropped with it; that is counted when its last one comes.
@@ -73,7 +73,7 @@ const NOT_YET: Piece = Piece { offset: u32::MAX, length: 0 };
 struct Pieces {
     all: Vec<Piece>,
     spans: Spans,
-    arrived: u32,
+    received: u32,
 }
 
 struct Assembly<P> {
@@ -94,7 +94,7 @@ impl<P> Assembly<P> {
 
 /// Counted since the beginning; a frame is in one of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct AssemblyCounters {
     pub delivered: u64,
     pub bytes: u64,
     pub chunks: u64,
@@ -106,7 +106,7 @@ pub struct Tally {
     pub span: u64,
 }
 
-impl Tally {
+impl AssemblyCounters {
     pub fn lost(&self, why: Loss) -> u64 {
         self.lost[why as usize]
     }
@@ -117,7 +117,7 @@ impl Tally {
 }
 
 /// The assemblies of one mapping.
-pub struct Table<P> {
+pub struct AssemblyTable<P> {
     timeout_ns: u64,
     live: Vec<Assembly<P>>,
     spare: Vec<Pieces>,
@@ -129,10 +129,10 @@ pub struct Table<P> {
     /// Sequences below it are over.
     floor: u64,
     seen: Option<(u64, u64)>,
-    tally: Tally,
+    tally: AssemblyCounters,
 }
 
-impl<P> Table<P> {
+impl<P> AssemblyTable<P> {
     pub fn new(timeout_ns: u64) -> Self {
         Self {
             timeout_ns,
@@ -143,11 +143,11 @@ impl<P> Table<P> {
             epoch: 0,
             floor: 0,
             seen: None,
-            tally: Tally::default(),
+            tally: AssemblyCounters::default(),
         }
     }
 
-    pub fn tally(&self) -> &Tally {
+    pub fn tally(&self) -> &AssemblyCounters {
         &self.tally
     }
 
@@ -184,8 +184,8 @@ impl<P> Table<P> {
 
     /// Drops all that is in flight.
     pub fn abandon(&mut self, why: Loss) {
-        while let Some(one) = self.live.pop() {
-            self.bury(one, why);
+        while let Some(assembly) = self.live.pop() {
+            self.count_lost(assembly, why);
         }
     }
 
@@ -194,15 +194,15 @@ impl<P> Table<P> {
         let timeout_ns = self.timeout_ns;
         let is_over = |begun_ns: u64| now_ns.saturating_sub(begun_ns) > timeout_ns;
         while let Some(at) = self.live.iter().position(|a| is_over(a.begun_ns)) {
-            let one = self.live.swap_remove(at);
-            self.bury(one, Loss::Timeout);
+            let assembly = self.live.swap_remove(at);
+            self.count_lost(assembly, Loss::Timeout);
         }
         let given_up = self.dropped.give_up(|_, begun_ns| is_over(begun_ns));
         self.count(Loss::Timeout, given_up);
     }
 
     /// A chunk is not used. If its frame is turned away for that, it counts with its last one.
-    pub fn ignore(&mut self, chunk: &Chunk<'_>, why: Ignored) -> Step {
+    pub fn ignore(&mut self, chunk: &Chunk<'_>, why: Ignored) -> ChunkOutcome {
         self.tally.ignored[why as usize] += 1;
         let is_boundary = matches!(why, Ignored::Unannounced | Ignored::OldEpoch | Ignored::UnknownEpoch);
         if is_boundary && chunk.index == 0 {
@@ -210,41 +210,41 @@ impl<P> Table<P> {
         }
         if chunk.is_last() && self.away.take_if(|away| *away == (chunk.epoch, chunk.seq)).is_some() {
             self.tally.turned_away += 1;
-            return Step::TurnedAway;
+            return ChunkOutcome::TurnedAway;
         }
-        Step::Ignored(why)
+        ChunkOutcome::Ignored(why)
     }
 
     /// A chunk of a frame that was dropped.
-    fn ignore_dropped(&mut self, chunk: &Chunk<'_>) -> Step {
+    fn ignore_dropped(&mut self, chunk: &Chunk<'_>) -> ChunkOutcome {
         let step = self.ignore(chunk, Ignored::OfDropped);
         if !chunk.is_last() {
             return step;
         }
         let Some(why) = self.dropped.take_owed(chunk.seq) else { return step };
         self.count(why, 1);
-        Step::Lost(why)
+        ChunkOutcome::Lost(why)
     }
 
     fn count(&mut self, why: Loss, n: u64) {
         self.tally.lost[why as usize] += n;
     }
 
-    fn bury(&mut self, one: Assembly<P>, why: Loss) {
-        self.note_dropped(one.seq, why, one.has_last(), one.begun_ns);
-        self.spare.push(one.pieces);
+    fn count_lost(&mut self, assembly: Assembly<P>, why: Loss) {
+        self.note_dropped(assembly.seq, why, assembly.has_last(), assembly.begun_ns);
+        self.spare.push(assembly.pieces);
     }
 
     /// `has_last`: its last chunk has come.
-    fn note_dropped(&mut self, seq: u64, why: Loss, has_last: bool, begun_ns: u64) -> Step {
+    fn note_dropped(&mut self, seq: u64, why: Loss, has_last: bool, begun_ns: u64) -> ChunkOutcome {
         let is_counted = has_last || why.is_incomplete();
         let given_up = self.dropped.note(seq, (!is_counted).then_some((why, begun_ns)));
         self.count(Loss::Superseded, given_up);
         if !is_counted {
-            return Step::Refused(why);
+            return ChunkOutcome::Refused(why);
         }
         self.count(why, 1);
-        Step::Lost(why)
+        ChunkOutcome::Lost(why)
     }
 
     fn see(&mut self, seq: u64) {
@@ -256,7 +256,12 @@ impl<P> Table<P> {
 
     /// Takes a chunk of the epoch in force.
     #[inline]
-    pub fn on_chunk<S: Store<Place = P>>(&mut self, chunk: &Chunk<'_>, now_ns: u64, store: &mut S) -> Step {
+    pub fn on_chunk<S: FrameStore<Place = P>>(
+        &mut self,
+        chunk: &Chunk<'_>,
+        now_ns: u64,
+        store: &mut S,
+    ) -> ChunkOutcome {
         let at = match self.live.iter().position(|a| a.seq == chunk.seq) {
             Some(at) => at,
             None => match self.begin(chunk, now_ns, store) {
@@ -267,20 +272,20 @@ impl<P> Table<P> {
         match self.add(at, chunk, store) {
             Ok(step) => step,
             Err(why) => {
-                let one = self.live.swap_remove(at);
-                let has_last = chunk.is_last() || one.has_last();
-                self.spare.push(one.pieces);
-                self.note_dropped(one.seq, why, has_last, one.begun_ns)
+                let assembly = self.live.swap_remove(at);
+                let has_last = chunk.is_last() || assembly.has_last();
+                self.spare.push(assembly.pieces);
+                self.note_dropped(assembly.seq, why, has_last, assembly.begun_ns)
             }
         }
     }
 
-    fn begin<S: Store<Place = P>>(
+    fn begin<S: FrameStore<Place = P>>(
         &mut self,
         chunk: &Chunk<'_>,
         now_ns: u64,
         store: &mut S,
-    ) -> Result<usize, Step> {
+    ) -> Result<usize, ChunkOutcome> {
         let seq = chunk.seq;
         if seq < self.floor {
             return Err(self.ignore(chunk, Ignored::Late));
@@ -307,8 +312,8 @@ impl<P> Table<P> {
             if self.live[at].seq > seq {
                 return Err(self.ignore(chunk, Ignored::Late));
             }
-            let one = self.live.swap_remove(at);
-            self.bury(one, Loss::Superseded);
+            let assembly = self.live.swap_remove(at);
+            self.count_lost(assembly, Loss::Superseded);
         }
         let place = store
             .open(seq, chunk.payload_length)
@@ -317,7 +322,7 @@ impl<P> Table<P> {
         pieces.all.clear();
         pieces.all.resize(chunk.count as usize, NOT_YET);
         pieces.spans.clear();
-        pieces.arrived = 0;
+        pieces.received = 0;
         self.live.push(Assembly {
             seq,
             count: chunk.count,
@@ -331,65 +336,65 @@ impl<P> Table<P> {
     }
 
     #[inline]
-    fn add<S: Store<Place = P>>(
+    fn add<S: FrameStore<Place = P>>(
         &mut self,
         at: usize,
         chunk: &Chunk<'_>,
         store: &mut S,
-    ) -> Result<Step, Loss> {
-        let one = &mut self.live[at];
-        if (chunk.count, chunk.payload_length) != (one.count, one.payload_length)
-            || chunk.trace_id != one.trace_id
+    ) -> Result<ChunkOutcome, Loss> {
+        let assembly = &mut self.live[at];
+        if (chunk.count, chunk.payload_length) != (assembly.count, assembly.payload_length)
+            || chunk.trace_id != assembly.trace_id
         {
             return Err(Loss::Inconsistent);
         }
-        let piece = &mut one.pieces.all[chunk.index as usize];
+        let piece = &mut assembly.pieces.all[chunk.index as usize];
         let length = chunk.payload.len() as u32;
         if piece.offset != NOT_YET.offset {
             let is_same = piece.offset == chunk.offset
                 && piece.length == length
-                && store.holds(&one.place, chunk.offset, chunk.payload);
+                && store.holds(&assembly.place, chunk.offset, chunk.payload);
             return if is_same { Ok(self.ignore(chunk, Ignored::Duplicate)) } else { Err(Loss::Conflict) };
         }
-        if !one.pieces.spans.add(chunk.offset, chunk.offset + length) {
+        if !assembly.pieces.spans.add(chunk.offset, chunk.offset + length) {
             return Err(Loss::Conflict);
         }
         *piece = Piece { offset: chunk.offset, length };
-        one.pieces.arrived += 1;
+        assembly.pieces.received += 1;
         self.tally.chunks += 1;
         if let Some(header) = chunk.header {
-            store.describe(&mut one.place, one.seq, one.payload_length, header)?;
+            store.describe(&mut assembly.place, assembly.seq, assembly.payload_length, header)?;
         }
-        store.write(&mut one.place, chunk.offset, chunk.payload);
-        if one.pieces.arrived < one.count {
-            store.advanced(&one.place, one.seq, one.pieces.spans.prefix());
-            return Ok(Step::Taken);
+        store.write(&mut assembly.place, chunk.offset, chunk.payload);
+        if assembly.pieces.received < assembly.count {
+            store.advanced(&assembly.place, assembly.seq, assembly.pieces.spans.prefix());
+            return Ok(ChunkOutcome::Taken);
         }
         // Chunk 0 is among them, so the header was there and was believed.
-        if one.pieces.spans.total() != one.payload_length {
+        if assembly.pieces.spans.total() != assembly.payload_length {
             return Err(Loss::Lengths);
         }
         Ok(self.finish(at, store))
     }
 
-    fn finish<S: Store<Place = P>>(&mut self, at: usize, store: &mut S) -> Step {
-        let one = self.live.swap_remove(at);
-        let (seq, payload_length) = (one.seq, one.payload_length);
-        self.spare.push(one.pieces);
+    fn finish<S: FrameStore<Place = P>>(&mut self, at: usize, store: &mut S) -> ChunkOutcome {
+        let assembly = self.live.swap_remove(at);
+        let (seq, payload_length) = (assembly.seq, assembly.payload_length);
+        self.spare.push(assembly.pieces);
         // Those before it can no longer go out in order.
         while let Some(older) = self.live.iter().position(|a| a.seq < seq) {
             let older = self.live.swap_remove(older);
-            self.bury(older, Loss::Superseded);
+            self.count_lost(older, Loss::Superseded);
         }
-        if let Err(why) = store.commit(one.place, seq, one.trace_id) {
-            return self.note_dropped(seq, why, true, one.begun_ns);
+        if let Err(why) = store.commit(assembly.place, seq, assembly.trace_id) {
+            return self.note_dropped(seq, why, true, assembly.begun_ns);
         }
         let given_up = self.dropped.give_up(|dropped, _| dropped < seq);
         self.count(Loss::Superseded, given_up);
         self.floor = seq + 1;
         self.tally.delivered += 1;
         self.tally.bytes += u64::from(payload_length);
-        Step::Delivered
+        ChunkOutcome::Delivered
     }
 }
 

@@ -26,7 +26,7 @@ struct Memory {
     prefixes: Vec<(u64, u32)>,
 }
 
-impl Store for Memory {
+impl FrameStore for Memory {
     type Place = Vec<u8>;
 
     fn nslots(&mut self) -> u32 {
@@ -105,21 +105,25 @@ fn frame(seq: u64, payload_length: u32, slice: u32) -> Vec<Owned> {
 }
 
 struct Bench {
-    table: Table<Vec<u8>>,
+    table: AssemblyTable<Vec<u8>>,
     memory: Memory,
     now: u64,
 }
 
 impl Bench {
     fn new() -> Self {
-        Self { table: Table::new(TIMEOUT), memory: Memory { room: 1 << 20, ..Memory::default() }, now: 0 }
+        Self {
+            table: AssemblyTable::new(TIMEOUT),
+            memory: Memory { room: 1 << 20, ..Memory::default() },
+            now: 0,
+        }
     }
 
-    fn give(&mut self, chunk: &Owned) -> Step {
+    fn give(&mut self, chunk: &Owned) -> ChunkOutcome {
         self.table.on_chunk(&chunk.chunk(), self.now, &mut self.memory)
     }
 
-    fn give_all<'a>(&mut self, chunks: impl IntoIterator<Item = &'a Owned>) -> Vec<Step> {
+    fn give_all<'a>(&mut self, chunks: impl IntoIterator<Item = &'a Owned>) -> Vec<ChunkOutcome> {
         chunks.into_iter().map(|c| self.give(c)).collect()
     }
 
@@ -139,7 +143,7 @@ fn chunks_come_in_any_order() {
     let mut chunks = frame(4, 1000, 90);
     chunks.reverse();
     let steps = bench.give_all(&chunks);
-    assert_eq!(steps.last(), Some(&Step::Delivered));
+    assert_eq!(steps.last(), Some(&ChunkOutcome::Delivered));
     assert_eq!(bench.memory.committed, [(4, content(4, 0, 1000), 5)]);
     assert_eq!(bench.table.tally().bytes, 1000);
 }
@@ -147,7 +151,7 @@ fn chunks_come_in_any_order() {
 #[test]
 fn an_empty_frame_is_one_empty_chunk() {
     let mut bench = Bench::new();
-    assert_eq!(bench.give_all(&frame(0, 0, 90)), [Step::Delivered]);
+    assert_eq!(bench.give_all(&frame(0, 0, 90)), [ChunkOutcome::Delivered]);
     assert_eq!(bench.memory.committed, [(0, vec![], 5)]);
 }
 
@@ -170,9 +174,9 @@ fn the_same_chunk_again_changes_nothing() {
     let mut bench = Bench::new();
     let chunks = frame(0, 400, 100);
     bench.give_all(&chunks[..3]);
-    assert_eq!(bench.give_all(&chunks[..3]), [Step::Ignored(Ignored::Duplicate); 3]);
-    assert_eq!(bench.give(&chunks[3]), Step::Delivered);
-    assert_eq!(bench.give(&chunks[3]), Step::Ignored(Ignored::Late));
+    assert_eq!(bench.give_all(&chunks[..3]), [ChunkOutcome::Ignored(Ignored::Duplicate); 3]);
+    assert_eq!(bench.give(&chunks[3]), ChunkOutcome::Delivered);
+    assert_eq!(bench.give(&chunks[3]), ChunkOutcome::Ignored(Ignored::Late));
     assert_eq!(bench.delivered(), [0]);
 }
 
@@ -187,11 +191,11 @@ fn chunks_that_overlap_or_contradict_each_other_drop_the_frame() {
         bench.give_all(&original[..3]);
         let mut lie = original[2].clone();
         change(&mut lie);
-        let counted = Step::Lost(Loss::Conflict);
+        let counted = ChunkOutcome::Lost(Loss::Conflict);
         let (at_lie, at_last) = if lie.chunk().is_last() {
-            (counted, Step::Ignored(Ignored::OfDropped))
+            (counted, ChunkOutcome::Ignored(Ignored::OfDropped))
         } else {
-            (Step::Refused(Loss::Conflict), counted)
+            (ChunkOutcome::Refused(Loss::Conflict), counted)
         };
         assert_eq!(bench.give(&lie), at_lie, "{i}");
         assert_eq!(bench.give(&original[3]), at_last, "{i}: it stays dropped");
@@ -209,7 +213,7 @@ fn chunks_that_disagree_on_the_frame_drop_it() {
         bench.give(&chunks[0]);
         let mut lie = chunks[1].clone();
         change(&mut lie);
-        assert_eq!(bench.give(&lie), Step::Refused(Loss::Inconsistent));
+        assert_eq!(bench.give(&lie), ChunkOutcome::Refused(Loss::Inconsistent));
     }
 }
 
@@ -219,7 +223,7 @@ fn all_chunks_without_all_bytes_are_no_frame() {
     let mut bench = Bench::new();
     let mut chunks = frame(0, 400, 100);
     chunks[3].payload.pop();
-    assert_eq!(bench.give_all(&chunks).last(), Some(&Step::Lost(Loss::Lengths)));
+    assert_eq!(bench.give_all(&chunks).last(), Some(&ChunkOutcome::Lost(Loss::Lengths)));
 }
 
 /// requirement: bridge-5.3a-1, bridge-5.3a-2, bridge-5.3a-3
@@ -233,9 +237,9 @@ fn what_waits_too_long_is_dropped_with_all_that_was_kept_for_it() {
     bench.table.on_tick(TIMEOUT + 1);
     assert!(bench.table.is_idle());
     assert_eq!(bench.lost(Loss::Timeout), 1);
-    assert_eq!(bench.give(&chunks[3]), Step::Ignored(Ignored::OfDropped));
+    assert_eq!(bench.give(&chunks[3]), ChunkOutcome::Ignored(Ignored::OfDropped));
     assert_eq!(bench.delivered(), []);
-    let mut quick = Table::<Vec<u8>>::new(MS);
+    let mut quick = AssemblyTable::<Vec<u8>>::new(MS);
     quick.on_chunk(&chunks[0].chunk(), 0, &mut bench.memory);
     quick.on_tick(MS + 1);
     assert!(quick.is_idle(), "the limit is the table's own");
@@ -262,14 +266,22 @@ fn a_frame_that_fits_nowhere_is_dropped_once() {
     let mut bench = Bench::new();
     bench.memory.room = 399;
     let steps = bench.give_all(&frame(0, 400, 100));
-    assert_eq!(steps[0], Step::Refused(Loss::NoPool));
-    assert_eq!(steps[1..3], [Step::Ignored(Ignored::OfDropped); 2]);
-    assert_eq!(steps[3], Step::Lost(Loss::NoPool));
-    assert_eq!(bench.give(&frame(0, 400, 100)[3]), Step::Ignored(Ignored::OfDropped), "the same again");
+    assert_eq!(steps[0], ChunkOutcome::Refused(Loss::NoPool));
+    assert_eq!(steps[1..3], [ChunkOutcome::Ignored(Ignored::OfDropped); 2]);
+    assert_eq!(steps[3], ChunkOutcome::Lost(Loss::NoPool));
+    assert_eq!(
+        bench.give(&frame(0, 400, 100)[3]),
+        ChunkOutcome::Ignored(Ignored::OfDropped),
+        "the same again"
+    );
     let tally = bench.table.tally();
     assert_eq!((tally.lost(Loss::NoPool), tally.lost.iter().sum::<u64>()), (1, 1));
     assert_eq!(tally.ignored(Ignored::OfDropped), 4);
-    assert_eq!(bench.give_all(&frame(1, 400, 400)), [Step::Lost(Loss::NoPool)], "its first is its last");
+    assert_eq!(
+        bench.give_all(&frame(1, 400, 400)),
+        [ChunkOutcome::Lost(Loss::NoPool)],
+        "its first is its last"
+    );
 }
 
 #[test]
@@ -278,7 +290,7 @@ fn a_header_that_is_not_believed_drops_the_frame() {
     let mut chunks = frame(0, 400, 100);
     chunks[0].bad_header = true;
     chunks.rotate_left(1);
-    assert_eq!(bench.give_all(&chunks).last(), Some(&Step::Lost(Loss::Kind)));
+    assert_eq!(bench.give_all(&chunks).last(), Some(&ChunkOutcome::Lost(Loss::Kind)));
     assert_eq!(bench.delivered(), []);
 }
 
@@ -286,7 +298,7 @@ fn a_header_that_is_not_believed_drops_the_frame() {
 fn a_destination_that_goes_away_at_the_last_moment_costs_the_frame() {
     let mut bench = Bench::new();
     bench.memory.refuses = Some(Loss::Detached);
-    assert_eq!(bench.give_all(&frame(0, 100, 100)), [Step::Lost(Loss::Detached)]);
+    assert_eq!(bench.give_all(&frame(0, 100, 100)), [ChunkOutcome::Lost(Loss::Detached)]);
     bench.memory.refuses = None;
     bench.give_all(&frame(1, 100, 100));
     assert_eq!((bench.delivered(), bench.lost(Loss::Detached)), (vec![1], 1));
@@ -298,7 +310,7 @@ fn frames_go_out_in_order_only() {
     let (one, two) = (frame(1, 400, 100), frame(2, 400, 100));
     bench.give_all(&one[..3]);
     bench.give_all(&two);
-    assert_eq!(bench.give(&one[3]), Step::Ignored(Ignored::Late));
+    assert_eq!(bench.give(&one[3]), ChunkOutcome::Ignored(Ignored::Late));
     assert_eq!(bench.delivered(), [2]);
     assert_eq!(bench.lost(Loss::Superseded), 1);
 }
@@ -309,10 +321,10 @@ fn a_slot_has_one_assembly_and_the_later_one_gets_it() {
     bench.give(&frame(1, 400, 100)[0]);
     bench.give(&frame(9, 400, 100)[0]);
     assert_eq!(bench.lost(Loss::Superseded), 1);
-    assert_eq!(bench.give(&frame(1, 400, 100)[1]), Step::Ignored(Ignored::OfDropped));
+    assert_eq!(bench.give(&frame(1, 400, 100)[1]), ChunkOutcome::Ignored(Ignored::OfDropped));
     let mut bench = Bench::new();
     bench.give(&frame(9, 400, 100)[0]);
-    assert_eq!(bench.give(&frame(1, 400, 100)[0]), Step::Ignored(Ignored::Late));
+    assert_eq!(bench.give(&frame(1, 400, 100)[0]), ChunkOutcome::Ignored(Ignored::Late));
     assert_eq!(bench.lost(Loss::Superseded), 0);
 }
 

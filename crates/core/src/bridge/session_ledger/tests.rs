@@ -6,7 +6,7 @@ use super::*;
 #[derive(Default)]
 struct World {
     accounts: Accounts,
-    tally: Tally,
+    tally: AssemblyCounters,
     /// Session, end and fate of all frames.
     truth: Vec<(i32, i64, Fate)>,
     at: i64,
@@ -19,20 +19,21 @@ impl World {
         let step = match fate {
             Fate::Delivered => {
                 self.tally.delivered += 1;
-                Step::Delivered
+                ChunkOutcome::Delivered
             }
             Fate::TurnedAway => {
                 self.tally.turned_away += 1;
-                Step::TurnedAway
+                ChunkOutcome::TurnedAway
             }
             Fate::Lost(why) => {
                 self.tally.lost[why as usize] += 1;
-                Step::Lost(why)
+                ChunkOutcome::Lost(why)
             }
         };
         self.at += 64;
-        self.accounts.note(Step::Taken, || unreachable!("nothing to note"));
-        self.accounts.note(Step::Refused(Loss::NoPool), || unreachable!("it counts with its last chunk"));
+        self.accounts.note(ChunkOutcome::Taken, || unreachable!("nothing to note"));
+        self.accounts
+            .note(ChunkOutcome::Refused(Loss::NoPool), || unreachable!("it counts with its last chunk"));
         self.accounts.note(step, || self.at);
         self.truth.push((session, self.at, fate));
     }

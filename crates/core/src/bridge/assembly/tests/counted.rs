@@ -16,7 +16,7 @@ fn a_refused_frame_whose_last_chunk_never_comes_is_incomplete() {
     for (end, counted) in ends {
         let mut bench = Bench::new();
         bench.memory.room = 399;
-        assert_eq!(bench.give(&frame(0, 400, 100)[0]), Step::Refused(Loss::NoPool));
+        assert_eq!(bench.give(&frame(0, 400, 100)[0]), ChunkOutcome::Refused(Loss::NoPool));
         assert_eq!(bench.table.tally().lost.iter().sum::<u64>(), 0);
         bench.table.on_tick(TIMEOUT);
         assert!(!bench.table.is_idle(), "its last chunk may come");
@@ -28,7 +28,11 @@ fn a_refused_frame_whose_last_chunk_never_comes_is_incomplete() {
     bench.memory.room = 399;
     bench.give(&frame(0, 400, 100)[0]);
     bench.table.on_tick(TIMEOUT + 1);
-    assert_eq!(bench.give(&frame(0, 400, 100)[3]), Step::Ignored(Ignored::OfDropped), "that is settled");
+    assert_eq!(
+        bench.give(&frame(0, 400, 100)[3]),
+        ChunkOutcome::Ignored(Ignored::OfDropped),
+        "that is settled"
+    );
 }
 
 #[test]
@@ -38,7 +42,10 @@ fn a_frame_whose_destination_goes_away_counts_when_its_sender_is_done() {
     bench.give_all(&chunks[..2]);
     bench.table.abandon(Loss::Detached);
     assert_eq!(bench.lost(Loss::Detached), 0);
-    assert_eq!(bench.give_all(&chunks[2..]), [Step::Ignored(Ignored::OfDropped), Step::Lost(Loss::Detached)]);
+    assert_eq!(
+        bench.give_all(&chunks[2..]),
+        [ChunkOutcome::Ignored(Ignored::OfDropped), ChunkOutcome::Lost(Loss::Detached)]
+    );
     let mut bench = Bench::new();
     bench.give_all(&chunks[1..]);
     bench.table.abandon(Loss::Detached);
@@ -63,7 +70,7 @@ fn a_frame_that_was_turned_away_and_given_up_by_its_sender_is_not_counted() {
     for chunk in &frame(0, 400, 100)[..3] {
         assert_eq!(
             bench.table.ignore(&chunk.chunk(), Ignored::Unannounced),
-            Step::Ignored(Ignored::Unannounced)
+            ChunkOutcome::Ignored(Ignored::Unannounced)
         );
     }
     bench.give_all(&frame(1, 400, 100));
@@ -80,14 +87,18 @@ fn a_frame_whose_first_chunk_was_turned_away_is_turned_away() {
     let rest = bench.give_all(&chunks[1..]);
     assert_eq!(
         rest,
-        [Step::Ignored(Ignored::OfDropped), Step::Ignored(Ignored::OfDropped), Step::TurnedAway]
+        [
+            ChunkOutcome::Ignored(Ignored::OfDropped),
+            ChunkOutcome::Ignored(Ignored::OfDropped),
+            ChunkOutcome::TurnedAway
+        ]
     );
     assert_eq!(bench.table.tally().turned_away, 1);
     assert!(bench.table.is_idle());
     // A sender that was started anew sends it from its beginning.
     bench.table.ignore(&frame(1, 400, 100)[0].chunk(), Ignored::Unannounced);
     bench.give_all(&frame(1, 400, 100));
-    assert_eq!(bench.give(&frame(1, 400, 100)[3]), Step::Ignored(Ignored::Late), "the same again");
+    assert_eq!(bench.give(&frame(1, 400, 100)[3]), ChunkOutcome::Ignored(Ignored::Late), "the same again");
     assert_eq!((bench.delivered(), bench.table.tally().turned_away), (vec![1], 1));
 }
 
@@ -104,7 +115,10 @@ fn a_frame_that_an_announce_overtakes_is_turned_away_when_its_sender_is_done() {
         given_up.table.restart();
         assert!(bench.table.is_idle());
         let steps = chunks[2..].iter().map(|chunk| bench.table.ignore(&chunk.chunk(), Ignored::OldEpoch));
-        assert_eq!(steps.collect::<Vec<_>>(), [Step::Ignored(Ignored::OldEpoch), Step::TurnedAway]);
+        assert_eq!(
+            steps.collect::<Vec<_>>(),
+            [ChunkOutcome::Ignored(Ignored::OldEpoch), ChunkOutcome::TurnedAway]
+        );
         assert_eq!(bench.table.tally().turned_away, 1);
         // Its sender gave it up, and has counted it.
         for chunk in &frame(1, 400, 100) {
