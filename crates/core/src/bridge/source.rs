@@ -14,7 +14,7 @@ pub struct SourcePool {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Announced {
+pub struct SourceLayout {
     pub epoch: u64,
     pub nslots: u32,
     pub pools: Vec<SourcePool>,
@@ -22,7 +22,7 @@ pub struct Announced {
 
 /// What an announce means to a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum AnnounceEffect {
     /// Another epoch: a boundary.
     NewEpoch,
     Same,
@@ -32,46 +32,46 @@ pub enum Word {
 
 /// One mapping's source.
 #[derive(Debug)]
-pub struct Source {
-    announced: Option<Announced>,
-    heard_ns: u64,
+pub struct SourceState {
+    announced: Option<SourceLayout>,
+    announced_ns: u64,
     /// A chunk spoke of a later epoch: until the next announce there is nothing to believe (bridge §8).
     ahead: bool,
     /// How long an epoch stands without being announced before a lower one is believed.
-    silence_ns: u64,
+    stale_ns: u64,
 }
 
-impl Source {
-    pub fn new(silence_ns: u64) -> Self {
-        Self { announced: None, heard_ns: 0, ahead: false, silence_ns }
+impl SourceState {
+    pub fn new(stale_ns: u64) -> Self {
+        Self { announced: None, announced_ns: 0, ahead: false, stale_ns }
     }
 
-    pub fn announced(&self) -> Option<&Announced> {
+    pub fn announced(&self) -> Option<&SourceLayout> {
         self.announced.as_ref()
     }
 
-    pub fn on_announce(&mut self, announce: &PoolAnnounce, now_ns: u64) -> Word {
+    pub fn on_announce(&mut self, announce: &PoolAnnounce, now_ns: u64) -> AnnounceEffect {
         if announce.layout_version != LAYOUT_VERSION || announce.header_nslots == 0 {
-            return Word::Ignored;
+            return AnnounceEffect::Ignored;
         }
         let known = self.announced.as_ref().map(|a| a.epoch);
         if known.is_some_and(|epoch| announce.epoch < epoch)
-            && now_ns.saturating_sub(self.heard_ns) <= self.silence_ns
+            && now_ns.saturating_sub(self.announced_ns) <= self.stale_ns
         {
-            return Word::Ignored;
+            return AnnounceEffect::Ignored;
         }
-        self.heard_ns = now_ns;
+        self.announced_ns = now_ns;
         self.ahead = false;
         if known == Some(announce.epoch) {
-            return Word::Same;
+            return AnnounceEffect::Same;
         }
         let pools = announce.pools.iter();
-        self.announced = Some(Announced {
+        self.announced = Some(SourceLayout {
             epoch: announce.epoch,
             nslots: announce.header_nslots,
             pools: pools.map(|p| SourcePool { pool_id: p.pool_id, stride_bytes: p.stride_bytes }).collect(),
         });
-        Word::NewEpoch
+        AnnounceEffect::NewEpoch
     }
 
     /// Whether chunks of that epoch are taken. `Err((why, true))`: all that is in flight is to be dropped.
@@ -91,7 +91,7 @@ impl Source {
     }
 
     /// Judges the header of a frame by the slot's own rules and by the source's pools.
-    pub fn judge(
+    pub fn validate_header(
         &self,
         header: &[u8; HEADER_SLOT_BYTES],
         seq: u64,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tensorpool_core::bridge::assembly::{AssemblyTable, FrameStore, Loss};
 use tensorpool_core::bridge::session_ledger::Accounts;
-use tensorpool_core::bridge::source::{Source, Word};
+use tensorpool_core::bridge::source::{AnnounceEffect, SourceState};
 use tensorpool_core::wire::announce::PoolAnnounce;
 use tensorpool_core::wire::chunk::Chunk;
 use tensorpool_core::wire::control::FrameProgress;
@@ -62,7 +62,7 @@ struct Destination {
 
 pub(super) struct Sink {
     pub dest_stream_id: u32,
-    pub source: Source,
+    pub source: SourceState,
     pub table: AssemblyTable<Placed>,
     pub accounts: Accounts,
     pub echo: Echo,
@@ -80,7 +80,7 @@ impl Sink {
     pub fn new(dest_stream_id: u32, timeout_ns: u64, silence_ns: u64) -> Self {
         Self {
             dest_stream_id,
-            source: Source::new(silence_ns),
+            source: SourceState::new(silence_ns),
             table: AssemblyTable::new(timeout_ns),
             accounts: Accounts::default(),
             echo: Echo::default(),
@@ -119,9 +119,9 @@ impl Sink {
 
     pub fn on_announce(&mut self, announce: &PoolAnnounce, now_ns: u64) {
         match self.source.on_announce(announce, now_ns) {
-            Word::Ignored => self.announces_ignored += 1,
-            Word::Same => self.announces += 1,
-            Word::NewEpoch => {
+            AnnounceEffect::Ignored => self.announces_ignored += 1,
+            AnnounceEffect::Same => self.announces += 1,
+            AnnounceEffect::NewEpoch => {
                 self.announces += 1;
                 self.table.restart();
                 self.echo.clear();
@@ -178,7 +178,7 @@ impl Sink {
 }
 
 struct Slots<'a> {
-    source: &'a Source,
+    source: &'a SourceState,
     destination: &'a mut Option<Destination>,
     echo: &'a mut Echo,
 }
@@ -230,7 +230,7 @@ impl FrameStore for Slots<'_> {
         payload_length: u32,
         header: &[u8; HEADER_SLOT_BYTES],
     ) -> Result<(), Loss> {
-        self.source.judge(header, seq, payload_length)?;
+        self.source.validate_header(header, seq, payload_length)?;
         place.describe(header);
         Ok(())
     }

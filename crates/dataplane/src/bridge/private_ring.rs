@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tensorpool_core::bridge::assembly::Loss;
-use tensorpool_core::bridge::source::Announced;
+use tensorpool_core::bridge::source::SourceLayout;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::create::PoolSpec;
 use tensorpool_core::shm::epoch::MappedEpoch;
@@ -57,7 +57,7 @@ impl Private {
     }
 
     /// Memory for an epoch of the source, as it announces it; its epoch is kept. False: it cannot be had.
-    pub(super) fn take_up(&self, announced: &Announced) -> bool {
+    pub(super) fn take_up(&self, announced: &SourceLayout) -> bool {
         let pools = announced.pools.iter();
         let pools: Vec<_> =
             pools.map(|p| PoolSpec { pool_id: p.pool_id, stride_bytes: p.stride_bytes }).collect();

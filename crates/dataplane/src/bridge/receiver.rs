@@ -9,7 +9,7 @@ use std::sync::{Arc, MutexGuard};
 
 use tensorpool_core::bridge::assembly::AssemblyCounters;
 use tensorpool_core::bridge::session_ledger::{Counts, Cut};
-use tensorpool_core::bridge::source::Announced;
+use tensorpool_core::bridge::source::SourceLayout;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::wire::announce::{Decoded, PoolAnnounce};
 use tensorpool_core::wire::chunk::{Chunk, Fault, Limits};
@@ -50,7 +50,7 @@ pub struct Config {
 /// How a mapping stands.
 #[derive(Clone, Debug)]
 pub struct Standing {
-    pub announced: Option<Announced>,
+    pub announced: Option<SourceLayout>,
     pub has_destination: bool,
     pub seen: Option<(u64, u64)>,
     pub tally: AssemblyCounters,

@@ -23,9 +23,9 @@ fn announce(epoch: u64) -> PoolAnnounce {
     }
 }
 
-fn source(epoch: u64) -> Source {
-    let mut source = Source::new(3 * S);
-    assert_eq!(source.on_announce(&announce(epoch), 0), Word::NewEpoch);
+fn source(epoch: u64) -> SourceState {
+    let mut source = SourceState::new(3 * S);
+    assert_eq!(source.on_announce(&announce(epoch), 0), AnnounceEffect::NewEpoch);
     source
 }
 
@@ -41,7 +41,7 @@ fn header(seq: u64, pool_id: u16, values_len_bytes: u32) -> [u8; HEADER_SLOT_BYT
 /// requirement: bridge-5.2-10, bridge-6-1
 #[test]
 fn nothing_is_taken_before_the_pools_are_announced() {
-    let mut source = Source::new(3 * S);
+    let mut source = SourceState::new(3 * S);
     assert_eq!(source.admit(7), Err((Ignored::Unannounced, false)));
     source.on_announce(&announce(7), 0);
     assert_eq!(source.admit(7), Ok(()));
@@ -56,7 +56,7 @@ fn only_the_announced_epoch_is_taken_and_a_later_one_ends_it() {
     assert_eq!(source.admit(8), Err((Ignored::UnknownEpoch, true)), "what is in flight is over");
     assert_eq!(source.admit(8), Err((Ignored::UnknownEpoch, false)));
     assert_eq!(source.admit(7), Err((Ignored::OldEpoch, false)), "a later epoch was seen");
-    assert_eq!(source.on_announce(&announce(8), S), Word::NewEpoch);
+    assert_eq!(source.on_announce(&announce(8), S), AnnounceEffect::NewEpoch);
     assert_eq!(source.admit(8), Ok(()));
     assert_eq!(source.admit(7), Err((Ignored::OldEpoch, false)));
 }
@@ -65,7 +65,7 @@ fn only_the_announced_epoch_is_taken_and_a_later_one_ends_it() {
 fn one_chunk_that_lies_about_its_epoch_silences_a_source_until_its_next_announce_only() {
     let mut source = source(7);
     assert_eq!(source.admit(u64::MAX), Err((Ignored::UnknownEpoch, true)));
-    assert_eq!(source.on_announce(&announce(7), S), Word::Same);
+    assert_eq!(source.on_announce(&announce(7), S), AnnounceEffect::Same);
     assert_eq!(source.admit(7), Ok(()));
 }
 
@@ -73,30 +73,31 @@ fn one_chunk_that_lies_about_its_epoch_silences_a_source_until_its_next_announce
 #[test]
 fn the_latest_announce_counts_and_an_older_epoch_only_once_the_later_one_fell_silent() {
     let mut source = source(7);
-    assert_eq!(source.on_announce(&announce(6), 3 * S), Word::Ignored);
-    assert_eq!(source.on_announce(&announce(7), 3 * S), Word::Same);
-    assert_eq!(source.on_announce(&announce(6), 6 * S), Word::Ignored);
-    assert_eq!(source.on_announce(&announce(6), 6 * S + 1), Word::NewEpoch);
+    assert_eq!(source.on_announce(&announce(6), 3 * S), AnnounceEffect::Ignored);
+    assert_eq!(source.on_announce(&announce(7), 3 * S), AnnounceEffect::Same);
+    assert_eq!(source.on_announce(&announce(6), 6 * S), AnnounceEffect::Ignored);
+    assert_eq!(source.on_announce(&announce(6), 6 * S + 1), AnnounceEffect::NewEpoch);
     assert_eq!(source.announced().map(|a| (a.epoch, a.nslots, a.pools.len())), Some((6, 8, 2)));
     let other_layout = PoolAnnounce { layout_version: 2, ..announce(9) };
-    assert_eq!(source.on_announce(&other_layout, 6 * S + 1), Word::Ignored);
+    assert_eq!(source.on_announce(&other_layout, 6 * S + 1), AnnounceEffect::Ignored);
 }
 
 /// requirement: bridge-6-3, bridge-6-6, bridge-6-7, bridge-6-8, bridge-6-11
 #[test]
 fn a_header_is_judged_by_the_frame_and_by_the_sources_pools() {
     let source = source(7);
-    let judge =
-        |header: &[u8; HEADER_SLOT_BYTES], length| source.judge(header, 3, length).map(|i| i.meta_version);
-    assert_eq!(judge(&header(3, 1, 100), 100), Ok(3));
-    assert_eq!(judge(&header(4, 1, 100), 100), Err(Loss::Seq));
-    assert_eq!(judge(&header(3, 1, 100), 99), Err(Loss::ValuesLen));
-    assert_eq!(judge(&header(3, 3, 100), 100), Err(Loss::PoolId));
-    assert_eq!(judge(&header(3, 1, 129), 129), Err(Loss::SourceStride));
-    assert_eq!(judge(&header(3, 2, 129), 129), Ok(3));
+    let validate_header = |header: &[u8; HEADER_SLOT_BYTES], length| {
+        source.validate_header(header, 3, length).map(|i| i.meta_version)
+    };
+    assert_eq!(validate_header(&header(3, 1, 100), 100), Ok(3));
+    assert_eq!(validate_header(&header(4, 1, 100), 100), Err(Loss::Seq));
+    assert_eq!(validate_header(&header(3, 1, 100), 99), Err(Loss::ValuesLen));
+    assert_eq!(validate_header(&header(3, 3, 100), 100), Err(Loss::PoolId));
+    assert_eq!(validate_header(&header(3, 1, 129), 129), Err(Loss::SourceStride));
+    assert_eq!(validate_header(&header(3, 2, 129), 129), Ok(3));
     let mut bad = header(3, 1, 100);
     put_u32(&mut bad, SLOT_HEADER_PAYLOAD_OFFSET, 64);
-    assert_eq!(judge(&bad, 100), Err(Loss::PayloadOffset));
+    assert_eq!(validate_header(&bad, 100), Err(Loss::PayloadOffset));
 }
 
 /// requirement: bridge-6-4, bridge-6-5
@@ -106,7 +107,7 @@ fn a_header_that_is_no_tensor_of_ours_is_refused() {
     let with = |at: usize, byte: u8| {
         let mut bytes = header(3, 1, 100);
         bytes[at] = byte;
-        source.judge(&bytes, 3, 100).map(|_| ())
+        source.validate_header(&bytes, 3, 100).map(|_| ())
     };
     let tensor = SLOT_HEADER_BYTES_AT + MESSAGE_HEADER_LENGTH;
     assert_eq!(with(tensor + TENSOR_HEADER_NDIMS, 9), Err(Loss::Tensor));
@@ -122,11 +123,11 @@ fn a_header_that_is_no_tensor_of_ours_is_refused() {
 /// requirement: bridge-6-10
 #[test]
 fn pool_and_slot_become_the_destinations_and_all_else_stays() {
-    let there = header(3, 1, 100);
-    let here = local_header(&there, 9, 2);
-    let info = slot::decode(&here, 2).unwrap();
+    let remote = header(3, 1, 100);
+    let local = local_header(&remote, 9, 2);
+    let info = slot::decode(&local, 2).unwrap();
     assert_eq!((info.pool_id, info.timestamp_ns, info.meta_version), (9, 77, 3));
-    assert_eq!(here[..8], [0; 8], "the commit word is nobody's to copy");
-    assert_eq!(here[18..], there[18..]);
-    assert_eq!(here[8..12], there[8..12]);
+    assert_eq!(local[..8], [0; 8], "the commit word is nobody's to copy");
+    assert_eq!(local[18..], remote[18..]);
+    assert_eq!(local[8..12], remote[8..12]);
 }
