@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use tensorpool_core::bridge::assembly::{Ignored, Loss};
-use tensorpool_core::bridge::session_ledger::Cut;
+use tensorpool_core::bridge::session_ledger::LedgerStart;
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_core::wire::chunk::{Fault, Limits, Revision};
 use tensorpool_core::wire::fallback_uri::FallbackUri;
@@ -308,8 +308,10 @@ impl BridgeReceiver {
         errors::check_fork(py, self.fork_guard)?;
         let found = py.detach(|| self.receiver.cut(stream_id, session, position));
         match found.ok_or_else(|| unmapped(stream_id))? {
-            Cut::At(counts) => Ok(Some((counts.delivered, counts.turned_away, losses(py, &counts.lost)?))),
-            Cut::Ahead | Cut::Unknown => Ok(None),
+            LedgerStart::At(counts) => {
+                Ok(Some((counts.delivered, counts.turned_away, losses(py, &counts.lost)?)))
+            }
+            LedgerStart::Ahead | LedgerStart::Unknown => Ok(None),
         }
     }
 

@@ -83,7 +83,7 @@ struct Notes {
     count: u64,
 }
 
-struct Account {
+struct SessionEntry {
     session: i32,
     /// Up to when another session's turn came.
     counts: Counts,
@@ -92,7 +92,7 @@ struct Account {
 
 /// Where an account begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub enum LedgerStart {
     /// What had been counted of that session up to there.
     At(Counts),
     /// Not all up to there has been read yet.
@@ -103,17 +103,17 @@ pub enum Cut {
 
 /// The sessions of one stream; the last is that which frames come in at the moment.
 #[derive(Default)]
-pub struct Accounts {
-    all: Vec<Account>,
+pub struct SessionLedger {
+    all: Vec<SessionEntry>,
     /// How the tally stood when the present session's turn came.
     since: Counts,
     forgotten: bool,
 }
 
-impl Accounts {
+impl SessionLedger {
     /// What is counted from here on is of that session.
     #[inline]
-    pub fn turn_to(&mut self, session: i32, tally: &AssemblyCounters) {
+    pub fn set_session(&mut self, session: i32, tally: &AssemblyCounters) {
         if self.all.last().is_none_or(|a| a.session != session) {
             self.change(session, tally);
         }
@@ -127,15 +127,15 @@ impl Accounts {
             last.counts.add(&latest);
         }
         self.since = now;
-        let account = match self.all.iter().position(|a| a.session == session) {
+        let entry = match self.all.iter().position(|a| a.session == session) {
             Some(at) => self.all.remove(at),
-            None => Account { session, counts: Counts::default(), notes: Some(Notes::default()) },
+            None => SessionEntry { session, counts: Counts::default(), notes: Some(Notes::default()) },
         };
         if self.all.len() == MAX_SESSIONS {
             self.all.remove(0);
             self.forgotten = true;
         }
-        self.all.push(account);
+        self.all.push(entry);
     }
 
     /// What became of a chunk that ended at `position` of the present session.
@@ -163,36 +163,36 @@ impl Accounts {
 
     /// All that was counted of these sessions; false if one of them may have been forgotten.
     pub fn sum(&self, sessions: &[i32], tally: &AssemblyCounters) -> (Counts, bool) {
-        let (mut sum, mut found) = (Counts::default(), 0);
+        let (mut sum, mut known) = (Counts::default(), 0);
         for at in (0..self.all.len()).filter(|at| sessions.contains(&self.all[*at].session)) {
             sum.add(&self.counts(at, tally));
-            found += 1;
+            known += 1;
         }
-        (sum, found == sessions.len() || !self.forgotten)
+        (sum, known == sessions.len() || !self.forgotten)
     }
 
     /// What had been counted of a session at a place in it; `reached`: how far it was read. Once that is known
     /// nothing more is noted of it.
-    pub fn cut(
+    pub fn ledger_start(
         &mut self,
         session: i32,
         position: i64,
         reached: Option<i64>,
         tally: &AssemblyCounters,
-    ) -> Cut {
+    ) -> LedgerStart {
         if reached.is_none_or(|reached| reached < position) {
-            return Cut::Ahead;
+            return LedgerStart::Ahead;
         }
         let Some(at) = self.all.iter().position(|a| a.session == session) else {
             self.begin(session, tally);
-            return Cut::At(Counts::default());
+            return LedgerStart::At(Counts::default());
         };
         let mut counts = self.counts(at, tally);
-        let Some(notes) = &mut self.all[at].notes else { return Cut::Unknown };
+        let Some(notes) = &mut self.all[at].notes else { return LedgerStart::Unknown };
         if notes.count != counts.total() || notes.from.is_some_and(|from| position < from) {
             // Some were dropped by no chunk of theirs. It is known again from here on.
             *notes = Notes { all: VecDeque::new(), from: reached, count: counts.total() };
-            return Cut::Unknown;
+            return LedgerStart::Unknown;
         }
         notes
             .all
@@ -201,13 +201,13 @@ impl Accounts {
             .take_while(|(end, _)| *end > position)
             .for_each(|(_, fate)| counts.undo(*fate));
         self.all[at].notes = None;
-        Cut::At(counts)
+        LedgerStart::At(counts)
     }
 
     /// An account begins with the session: nothing is noted of it.
     pub fn begin(&mut self, session: i32, tally: &AssemblyCounters) {
-        if let Some(account) = self.all.iter_mut().find(|a| a.session == session) {
-            account.notes = None;
+        if let Some(entry) = self.all.iter_mut().find(|a| a.session == session) {
+            entry.notes = None;
             return;
         }
         if self.all.is_empty() {
@@ -217,7 +217,7 @@ impl Accounts {
             self.forgotten = true;
         }
         let before_present = self.all.len().saturating_sub(1);
-        self.all.insert(before_present, Account { session, counts: Counts::default(), notes: None });
+        self.all.insert(before_present, SessionEntry { session, counts: Counts::default(), notes: None });
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tensorpool_core::bridge::assembly::{AssemblyTable, FrameStore, Loss};
-use tensorpool_core::bridge::session_ledger::Accounts;
+use tensorpool_core::bridge::session_ledger::SessionLedger;
 use tensorpool_core::bridge::source::{AnnounceEffect, SourceState};
 use tensorpool_core::wire::announce::PoolAnnounce;
 use tensorpool_core::wire::chunk::Chunk;
@@ -64,7 +64,7 @@ pub(super) struct Sink {
     pub dest_stream_id: u32,
     pub source: SourceState,
     pub table: AssemblyTable<Placed>,
-    pub accounts: Accounts,
+    pub ledger: SessionLedger,
     pub echo: Echo,
     pub voice: Handle<Publication>,
     pub voice_at: Option<(String, i32)>,
@@ -82,7 +82,7 @@ impl Sink {
             dest_stream_id,
             source: SourceState::new(silence_ns),
             table: AssemblyTable::new(timeout_ns),
-            accounts: Accounts::default(),
+            ledger: SessionLedger::default(),
             echo: Echo::default(),
             voice: Handle::None,
             voice_at: None,
@@ -140,7 +140,7 @@ impl Sink {
     /// `position`: where the chunk ends in its session.
     #[inline]
     pub fn on_chunk(&mut self, chunk: &Chunk<'_>, session: i32, position: impl FnOnce() -> i64, now_ns: u64) {
-        self.accounts.turn_to(session, self.table.tally());
+        self.ledger.set_session(session, self.table.tally());
         let step = match self.source.admit(chunk.epoch) {
             Ok(()) => {
                 let mut slots =
@@ -154,7 +154,7 @@ impl Sink {
                 self.table.ignore(chunk, why)
             }
         };
-        self.accounts.note(step, position);
+        self.ledger.note(step, position);
     }
 
     /// What is due of forwarded progress, as it is said here.

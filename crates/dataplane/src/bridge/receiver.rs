@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use tensorpool_core::bridge::assembly::AssemblyCounters;
-use tensorpool_core::bridge::session_ledger::{Counts, Cut};
+use tensorpool_core::bridge::session_ledger::{Counts, LedgerStart};
 use tensorpool_core::bridge::source::SourceLayout;
 use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::wire::announce::{Decoded, PoolAnnounce};
@@ -170,20 +170,20 @@ impl Receiver {
 
     /// What became of the frames of these sessions; false if one of them may have been forgotten.
     pub fn received(&self, stream_id: u32, sessions: &[i32]) -> Option<(Counts, bool)> {
-        self.with(stream_id, |sink| sink.accounts.sum(sessions, sink.table.tally()))
+        self.with(stream_id, |sink| sink.ledger.sum(sessions, sink.table.tally()))
     }
 
     /// What had been counted at a place of a session. No place: where it began.
-    pub fn cut(&self, stream_id: u32, session: i32, position: Option<i64>) -> Option<Cut> {
+    pub fn cut(&self, stream_id: u32, session: i32, position: Option<i64>) -> Option<LedgerStart> {
         let mut state = self.core.enter();
         let at = *state.by_stream.get(&stream_id)?;
         let reached = state.payload.get().and_then(|p| p.position(session));
-        let Sink { accounts, table, .. } = &mut state.sinks[at];
+        let Sink { ledger, table, .. } = &mut state.sinks[at];
         let Some(position) = position else {
-            accounts.begin(session, table.tally());
-            return Some(Cut::At(Counts::default()));
+            ledger.begin(session, table.tally());
+            return Some(LedgerStart::At(Counts::default()));
         };
-        Some(accounts.cut(session, position, reached, table.tally()))
+        Some(ledger.ledger_start(session, position, reached, table.tally()))
     }
 
     /// Frames delivered, their bytes, and those of which chunks came and no frame; of all mappings.

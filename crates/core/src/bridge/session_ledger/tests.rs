@@ -5,7 +5,7 @@ use super::*;
 /// A tally and what a sender of each session would say of it.
 #[derive(Default)]
 struct World {
-    accounts: Accounts,
+    ledger: SessionLedger,
     tally: AssemblyCounters,
     /// Session, end and fate of all frames.
     truth: Vec<(i32, i64, Fate)>,
@@ -15,7 +15,7 @@ struct World {
 impl World {
     /// A frame of three chunks, of which the last decides.
     fn frame(&mut self, session: i32, fate: Fate) {
-        self.accounts.turn_to(session, &self.tally);
+        self.ledger.set_session(session, &self.tally);
         let step = match fate {
             Fate::Delivered => {
                 self.tally.delivered += 1;
@@ -31,10 +31,10 @@ impl World {
             }
         };
         self.at += 64;
-        self.accounts.note(ChunkOutcome::Taken, || unreachable!("nothing to note"));
-        self.accounts
+        self.ledger.note(ChunkOutcome::Taken, || unreachable!("nothing to note"));
+        self.ledger
             .note(ChunkOutcome::Refused(Loss::NoPool), || unreachable!("it counts with its last chunk"));
-        self.accounts.note(step, || self.at);
+        self.ledger.note(step, || self.at);
         self.truth.push((session, self.at, fate));
     }
 
@@ -45,8 +45,8 @@ impl World {
         self.truth.iter().filter(is_before).count() as u64
     }
 
-    fn cut(&mut self, session: i32, position: i64) -> Cut {
-        self.accounts.cut(session, position, Some(self.at), &self.tally)
+    fn ledger_start(&mut self, session: i32, position: i64) -> LedgerStart {
+        self.ledger.ledger_start(session, position, Some(self.at), &self.tally)
     }
 }
 
@@ -74,20 +74,20 @@ proptest! {
     fn a_cut_divides_what_was_before_from_what_came_after(
         frames in proptest::collection::vec((0i32..3, fate()), 0..200),
         more in proptest::collection::vec((0i32..3, fate()), 0..50),
-        cut in 0i64..250,
+        ledger_start in 0i64..250,
         session in 0i32..3,
     ) {
         let mut world = World::default();
         frames.iter().for_each(|(session, fate)| world.frame(*session, *fate));
-        let place = (cut * 64).min(world.at);
-        let Cut::At(base) = world.cut(session, place) else { panic!("all of it is noted") };
+        let place = (ledger_start * 64).min(world.at);
+        let LedgerStart::At(base) = world.ledger_start(session, place) else { panic!("all of it is noted") };
         prop_assert_eq!(base.total(), world.count(session, place));
         // What comes later changes nothing of it, and is told from it.
         more.iter().for_each(|(session, fate)| world.frame(*session, *fate));
-        let (sum, is_all) = world.accounts.sum(&[session], &world.tally);
+        let (sum, is_all) = world.ledger.sum(&[session], &world.tally);
         prop_assert!(is_all);
         prop_assert_eq!(sum.since(&base).total(), world.count(session, i64::MAX) - world.count(session, place));
-        let (all, _) = world.accounts.sum(&[0, 1, 2], &world.tally);
+        let (all, _) = world.ledger.sum(&[0, 1, 2], &world.tally);
         prop_assert_eq!(all, Counts::of(&world.tally));
     }
 }
@@ -96,10 +96,14 @@ proptest! {
 fn a_place_that_was_not_read_yet_is_asked_for_again() {
     let mut world = World::default();
     world.frame(1, Fate::Delivered);
-    assert_eq!(world.accounts.cut(1, 65, Some(64), &world.tally), Cut::Ahead);
-    assert_eq!(world.accounts.cut(1, 65, None, &world.tally), Cut::Ahead, "no such session is here");
+    assert_eq!(world.ledger.ledger_start(1, 65, Some(64), &world.tally), LedgerStart::Ahead);
+    assert_eq!(
+        world.ledger.ledger_start(1, 65, None, &world.tally),
+        LedgerStart::Ahead,
+        "no such session is here"
+    );
     world.frame(1, Fate::Delivered);
-    let Cut::At(base) = world.cut(1, 65) else { panic!("it was read") };
+    let LedgerStart::At(base) = world.ledger_start(1, 65) else { panic!("it was read") };
     assert_eq!(base.delivered, 1);
 }
 
@@ -109,9 +113,9 @@ fn what_no_chunk_decided_makes_the_next_place_wait() {
     world.frame(1, Fate::Delivered);
     // A destination that went away took a frame with it.
     world.tally.lost[Loss::Detached as usize] += 1;
-    assert_eq!(world.cut(1, 64), Cut::Unknown);
+    assert_eq!(world.ledger_start(1, 64), LedgerStart::Unknown);
     world.frame(1, Fate::Delivered);
-    let Cut::At(base) = world.cut(1, 64) else { panic!("known again from there on") };
+    let LedgerStart::At(base) = world.ledger_start(1, 64) else { panic!("known again from there on") };
     assert_eq!(base.total(), 2);
 }
 
@@ -121,10 +125,10 @@ fn too_long_ago_is_unknown() {
     for _ in 0..=MAX_NOTED {
         world.frame(1, Fate::Delivered);
     }
-    assert_eq!(world.accounts.all[0].notes.as_ref().unwrap().all.len(), MAX_NOTED);
-    assert_eq!(world.cut(1, 63), Cut::Unknown);
+    assert_eq!(world.ledger.all[0].notes.as_ref().unwrap().all.len(), MAX_NOTED);
+    assert_eq!(world.ledger_start(1, 63), LedgerStart::Unknown);
     let now = world.at;
-    let Cut::At(base) = world.cut(1, now) else { panic!("that is now") };
+    let LedgerStart::At(base) = world.ledger_start(1, now) else { panic!("that is now") };
     assert_eq!(base.delivered, MAX_NOTED as u64 + 1);
 }
 
@@ -132,14 +136,14 @@ fn too_long_ago_is_unknown() {
 fn a_session_that_is_known_from_its_beginning_is_not_noted() {
     let mut world = World::default();
     world.tally.delivered = 7;
-    world.accounts.begin(5, &world.tally);
+    world.ledger.begin(5, &world.tally);
     world.frame(5, Fate::Delivered);
-    world.accounts.begin(6, &world.tally);
+    world.ledger.begin(6, &world.tally);
     world.frame(6, Fate::Delivered);
     world.frame(5, Fate::Delivered);
-    let delivered = |sessions: &[i32]| world.accounts.sum(sessions, &world.tally).0.delivered;
+    let delivered = |sessions: &[i32]| world.ledger.sum(sessions, &world.tally).0.delivered;
     assert_eq!((delivered(&[5]), delivered(&[6]), delivered(&[5, 6])), (2, 1, 3));
-    assert!(world.accounts.all.iter().all(|a| a.notes.is_none()));
+    assert!(world.ledger.all.iter().all(|a| a.notes.is_none()));
 }
 
 #[test]
@@ -148,11 +152,11 @@ fn no_more_sessions_are_kept_than_that_and_it_says_so() {
     for session in 0..MAX_SESSIONS as i32 {
         world.frame(session, Fate::Delivered);
     }
-    assert!(world.accounts.sum(&[0, 99], &world.tally).1, "99 never came");
+    assert!(world.ledger.sum(&[0, 99], &world.tally).1, "99 never came");
     world.frame(100, Fate::Delivered);
-    assert_eq!(world.accounts.all.len(), MAX_SESSIONS);
-    assert!(!world.accounts.sum(&[0], &world.tally).1);
-    assert!(world.accounts.sum(&[1, 100], &world.tally).1);
-    world.accounts.begin(101, &world.tally);
-    assert_eq!(world.accounts.all.len(), MAX_SESSIONS);
+    assert_eq!(world.ledger.all.len(), MAX_SESSIONS);
+    assert!(!world.ledger.sum(&[0], &world.tally).1);
+    assert!(world.ledger.sum(&[1, 100], &world.tally).1);
+    world.ledger.begin(101, &world.tally);
+    assert_eq!(world.ledger.all.len(), MAX_SESSIONS);
 }
