@@ -4,9 +4,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use tensorpool_core::consumer::latency::Latency;
-use tensorpool_core::recording::block_pool::Chunks;
-use tensorpool_core::recording::rows::{Memory, Row};
-use tensorpool_core::recording::stream_buffer::{Limits, Track};
+use tensorpool_core::recording::block_pool::BlockPool;
+use tensorpool_core::recording::rows::{ArenaPool, Row};
+use tensorpool_core::recording::stream_buffer::{Limits, StreamBuffer};
 use tensorpool_core::wire::event::{TagFilter, TagMatch};
 use tensorpool_core::wire::layout::*;
 
@@ -75,8 +75,8 @@ fn the_latency_of_a_million_frames_costs_no_allocation() {
 
 #[test]
 fn frames_that_are_recorded_cost_no_allocation() {
-    let memory = Memory::new(Chunks::new(4 << 20, 1 << 16).unwrap());
-    let mut track = Track::new(1, memory, Limits { rows: 128, age_ns: 0 }, None);
+    let memory = ArenaPool::new(BlockPool::new(4 << 20, 1 << 16).unwrap());
+    let mut track = StreamBuffer::new(1, memory, Limits { rows: 128, age_ns: 0 }, None);
     let (mut out, mut seq) = (Vec::with_capacity(16), 0);
     let mut record = |frames: u64| {
         for _ in 0..frames {

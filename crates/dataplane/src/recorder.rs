@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tensorpool_core::os::time::{monotonic_ns, realtime_ns};
-use tensorpool_core::recording::block_pool::Chunks;
-use tensorpool_core::recording::rows::{Arena, Memory};
-use tensorpool_core::recording::stream_buffer::{BACKLOG, Counts, DISK_FULL, Limits, Track};
+use tensorpool_core::recording::block_pool::BlockPool;
+use tensorpool_core::recording::rows::{Arena, ArenaPool};
+use tensorpool_core::recording::stream_buffer::{BACKLOG, Counts, DISK_FULL, Limits, StreamBuffer};
 
 use crate::consumer::Consumer;
 use crate::idle::{Idle, Strategy};
@@ -22,7 +22,7 @@ const LAST_LOOKS: Duration = Duration::from_millis(250);
 /// A stream that is recorded.
 struct Lane {
     consumer: Arc<Consumer>,
-    track: Track,
+    track: StreamBuffer,
 }
 
 /// What the loop has of one stream.
@@ -34,7 +34,7 @@ pub struct LaneStats {
 
 struct Shared {
     lanes: TurnLock<Vec<Lane>>,
-    memory: Arc<Memory>,
+    memory: Arc<ArenaPool>,
     rows: usize,
     age_ns: AtomicU64,
     /// Arenas on their way out. Bounded by the chunks that there are, and by one a stream beyond that.
@@ -56,14 +56,14 @@ impl Recorder {
     /// Reserves all memory, and starts the loop.
     pub fn start(
         buffer_bytes: usize,
-        chunk_bytes: usize,
+        block_bytes: usize,
         rows: usize,
         age_ns: u64,
         strategy: Strategy,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             lanes: TurnLock::new(Vec::new()),
-            memory: Memory::new(Chunks::new(buffer_bytes, chunk_bytes)?),
+            memory: ArenaPool::new(BlockPool::new(buffer_bytes, block_bytes)?),
             rows,
             age_ns: AtomicU64::new(age_ns),
             full: Mutex::default(),
@@ -83,7 +83,7 @@ impl Recorder {
     pub fn add(&self, consumer: Arc<Consumer>, resume: Option<(u64, u64)>) {
         let shared = &self.shared;
         let limits = Limits { rows: shared.rows, age_ns: shared.age_ns.load(Ordering::Relaxed) };
-        let track = Track::new(consumer.stream_id(), shared.memory.clone(), limits, resume);
+        let track = StreamBuffer::new(consumer.stream_id(), shared.memory.clone(), limits, resume);
         shared.lanes.lock_first().push(Lane { consumer, track });
     }
 
@@ -149,7 +149,7 @@ impl Recorder {
 
     /// Bytes of memory in use, and bytes that there are.
     pub fn buffer(&self) -> (usize, usize) {
-        (self.shared.memory.chunks.used_bytes(), self.shared.memory.chunks.total_bytes())
+        (self.shared.memory.blocks.used_bytes(), self.shared.memory.blocks.total_bytes())
     }
 
     /// Arenas that wait to be taken.
@@ -207,7 +207,7 @@ impl Shared {
     fn turn(&self, is_last: bool) -> usize {
         let asked = self.asked.load(Ordering::Acquire);
         // Where all memory is taken and none of it waits to be written, streams have it that hardly use it.
-        let is_short = self.memory.chunks.used_bytes() == self.memory.chunks.total_bytes();
+        let is_short = self.memory.blocks.used_bytes() == self.memory.blocks.total_bytes();
         let everything =
             is_last || asked != self.given.load(Ordering::Relaxed) || (is_short && self.full().is_empty());
         let reason = if self.disk_is_full.load(Ordering::Relaxed) { DISK_FULL } else { BACKLOG };
@@ -225,7 +225,7 @@ impl Shared {
         taken
     }
 
-    fn hand_over(&self, track: &mut Track, everything: bool) {
+    fn hand_over(&self, track: &mut StreamBuffer, everything: bool) {
         if !everything && !track.is_due() {
             return;
         }

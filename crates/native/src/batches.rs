@@ -1,7 +1,7 @@
 //! Finds the batches of a recording's segment, as far as they are like the one before.
 
 use pyo3::prelude::*;
-use tensorpool_core::recording::batch_scan::{Batch, PREFIX_BYTES, Shape, following};
+use tensorpool_core::recording::batch_scan::{Batch, BatchTemplate, PREFIX_BYTES, scan_alike};
 
 use crate::checksum::Held;
 
@@ -24,7 +24,7 @@ pub fn batches_like(
     seq: usize,
     sources: Vec<usize>,
 ) -> PyResult<Vec<Found>> {
-    let shape = Shape {
+    let shape = BatchTemplate {
         body_bytes_at,
         rows_at,
         nodes: nodes.0..nodes.1,
@@ -35,7 +35,7 @@ pub fn batches_like(
     };
     let held = Held::new(data)?;
     let bytes = held.bytes();
-    let found = py.detach(|| following(bytes, model, &shape));
+    let found = py.detach(|| scan_alike(bytes, model, &shape));
     let place = |b: &Batch| {
         let metadata = b.start + PREFIX_BYTES;
         let tables = (metadata + shape.nodes.start, metadata + shape.buffers.start);

@@ -19,7 +19,7 @@ const ZEROS: [u8; DIGITS] = [b'0'; DIGITS];
 
 /// Where the numbers stand in the metadata of the batches.
 #[derive(Clone, Debug)]
-pub struct Shape {
+pub struct BatchTemplate {
     pub body_bytes_at: usize,
     pub rows_at: usize,
     /// The tables of columns and of buffers.
@@ -47,7 +47,7 @@ pub struct Batch {
 
 /// The batches behind the one at `model`, as long as they are like it. The model itself was checked already.
 #[must_use]
-pub fn following(data: &[u8], model: usize, shape: &Shape) -> Vec<Batch> {
+pub fn scan_alike(data: &[u8], model: usize, shape: &BatchTemplate) -> Vec<Batch> {
     let mut found = Vec::new();
     let Some(mut last) = Message::at(data, model, shape) else { return found };
     let Some(common) = shape.common(last.metadata.len()) else { return found };
@@ -77,7 +77,7 @@ pub fn following(data: &[u8], model: usize, shape: &Shape) -> Vec<Batch> {
     found
 }
 
-impl Shape {
+impl BatchTemplate {
     /// What lies between the numbers; None if they do not all lie in so many bytes of metadata, apart.
     fn common(&self, size: usize) -> Option<Vec<Range<usize>>> {
         let mut numbers = [
@@ -110,7 +110,7 @@ struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    fn at(data: &'a [u8], at: usize, shape: &Shape) -> Option<Self> {
+    fn at(data: &'a [u8], at: usize, shape: &BatchTemplate) -> Option<Self> {
         let prefix = data.get(at..at.checked_add(PREFIX_BYTES)?)?;
         let (mark, size) = prefix.split_at(CONTINUATION.len());
         let size = u32::from_le_bytes(size.try_into().ok()?) as usize;
@@ -126,7 +126,7 @@ impl<'a> Message<'a> {
     }
 
     /// The number of rows, and the first and the last sequence.
-    fn sequences(&self, shape: &Shape) -> Option<(usize, u64, u64)> {
+    fn sequences(&self, shape: &BatchTemplate) -> Option<(usize, u64, u64)> {
         let rows = number(self.metadata, shape.rows_at)?;
         let seqs = self.buffer(shape, shape.seq)?;
         let last = rows.checked_sub(1)?.checked_mul(8)?;
@@ -134,14 +134,14 @@ impl<'a> Message<'a> {
         Some((rows, read(0)?, read(last)?))
     }
 
-    fn buffer(&self, shape: &Shape, which: usize) -> Option<&'a [u8]> {
+    fn buffer(&self, shape: &BatchTemplate, which: usize) -> Option<&'a [u8]> {
         let table = self.metadata.get(shape.buffers.clone())?;
         let pair = which.checked_mul(PAIR_BYTES)?;
         let start = number(table, pair)?;
         self.body.get(start..start.checked_add(number(table, pair + 8)?)?)
     }
 
-    fn is_sound(&self, shape: &Shape) -> bool {
+    fn is_sound(&self, shape: &BatchTemplate) -> bool {
         let Some(check) = self.metadata.get(shape.check_at..shape.check_at + CHECK_BYTES) else {
             return false;
         };
@@ -158,7 +158,7 @@ impl<'a> Message<'a> {
         u64::from(checksum::crc32c_append(found, covered)) == crc
     }
 
-    fn says_the_same(&self, other: &Self, shape: &Shape) -> bool {
+    fn says_the_same(&self, other: &Self, shape: &BatchTemplate) -> bool {
         let has_same = |part: Range<usize>| self.metadata.get(part.clone()) == other.metadata.get(part);
         let is_placed_alike = self.body.len() == other.body.len()
             && has_same(shape.rows_at..shape.rows_at + 8)

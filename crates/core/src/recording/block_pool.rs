@@ -13,10 +13,10 @@ pub const ALIGNMENT: usize = 64;
 
 /// All of a recorder's memory for payloads. Its size is the bound on what can wait for the disk.
 #[derive(Debug)]
-pub struct Chunks {
+pub struct BlockPool {
     ptr: *mut u8,
     len: usize,
-    chunk_bytes: usize,
+    block_bytes: usize,
     /// Which chunks are in use. Held for moments, once an arena.
     taken: Mutex<Vec<bool>>,
     in_use: AtomicUsize,
@@ -24,27 +24,27 @@ pub struct Chunks {
 }
 
 // SAFETY: the mapping is private memory; a chunk belongs to one arena at a time.
-unsafe impl Send for Chunks {}
+unsafe impl Send for BlockPool {}
 // SAFETY: as above; what is shared is behind the mutex.
-unsafe impl Sync for Chunks {}
+unsafe impl Sync for BlockPool {}
 
 /// A run of chunks, free to be written by its owner.
 #[derive(Debug)]
-pub struct Run {
-    chunks: Arc<Chunks>,
+pub struct BlockRun {
+    blocks: Arc<BlockPool>,
     first: usize,
     count: usize,
 }
 
-impl Chunks {
-    /// Maps `total_bytes` in chunks of `chunk_bytes`, both rounded up to pages, and touches every page: too
+impl BlockPool {
+    /// Maps `total_bytes` in chunks of `block_bytes`, both rounded up to pages, and touches every page: too
     /// little memory is an error now, and no frame waits for a page later.
-    pub fn new(total_bytes: usize, chunk_bytes: usize) -> std::io::Result<Arc<Self>> {
+    pub fn new(total_bytes: usize, block_bytes: usize) -> std::io::Result<Arc<Self>> {
         let page = page_bytes();
-        let chunk_bytes = chunk_bytes.max(1).next_multiple_of(page);
-        let count = total_bytes.div_ceil(chunk_bytes).max(1);
+        let block_bytes = block_bytes.max(1).next_multiple_of(page);
+        let count = total_bytes.div_ceil(block_bytes).max(1);
         let len = count
-            .checked_mul(chunk_bytes)
+            .checked_mul(block_bytes)
             .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::OutOfMemory))?;
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let ptr = unsafe {
@@ -53,7 +53,7 @@ impl Chunks {
         let made = Self {
             ptr: ptr.cast(),
             len,
-            chunk_bytes,
+            block_bytes,
             taken: Mutex::new(vec![false; count]),
             in_use: AtomicUsize::new(0),
             fork_guard: ForkGuard::current(),
@@ -72,8 +72,8 @@ impl Chunks {
         Ok(Arc::new(made))
     }
 
-    pub fn chunk_bytes(&self) -> usize {
-        self.chunk_bytes
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes
     }
 
     /// False in a forked child, where a lock may be held by a thread that is not there.
@@ -87,12 +87,12 @@ impl Chunks {
 
     /// Bytes of chunks that are in use, filled or not.
     pub fn used_bytes(&self) -> usize {
-        self.in_use.load(Ordering::Relaxed) * self.chunk_bytes
+        self.in_use.load(Ordering::Relaxed) * self.block_bytes
     }
 
     /// A run of chunks that holds `bytes`; None while there is none.
-    pub fn take(self: &Arc<Self>, bytes: usize) -> Option<Run> {
-        let count = bytes.div_ceil(self.chunk_bytes).max(1);
+    pub fn take(self: &Arc<Self>, bytes: usize) -> Option<BlockRun> {
+        let count = bytes.div_ceil(self.block_bytes).max(1);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let mut free = 0;
         let last = taken.iter().position(|is_taken| {
@@ -102,7 +102,7 @@ impl Chunks {
         let first = last + 1 - count;
         taken[first..=last].fill(true);
         self.in_use.fetch_add(count, Ordering::Relaxed);
-        Some(Run { chunks: self.clone(), first, count })
+        Some(BlockRun { blocks: self.clone(), first, count })
     }
 }
 
@@ -111,16 +111,16 @@ fn page_bytes() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-impl Drop for Chunks {
+impl Drop for BlockPool {
     fn drop(&mut self) {
         // SAFETY: our own mapping; every run holds an Arc of it, so none is left.
         let _ = unsafe { munmap(self.ptr.cast(), self.len) };
     }
 }
 
-impl Run {
+impl BlockRun {
     pub fn bytes(&self) -> usize {
-        self.count * self.chunks.chunk_bytes
+        self.count * self.blocks.block_bytes
     }
 
     /// The address of a byte of the run; the caller stays inside.
@@ -128,18 +128,18 @@ impl Run {
     pub fn at(&self, at: usize) -> *mut u8 {
         debug_assert!(at <= self.bytes());
         // SAFETY: inside the mapping, by the line above.
-        unsafe { self.chunks.ptr.add(self.first * self.chunks.chunk_bytes + at) }
+        unsafe { self.blocks.ptr.add(self.first * self.blocks.block_bytes + at) }
     }
 }
 
-impl Drop for Run {
+impl Drop for BlockRun {
     fn drop(&mut self) {
-        if !self.chunks.is_owner() {
+        if !self.blocks.is_owner() {
             return;
         }
-        let mut taken = self.chunks.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.blocks.taken.lock().unwrap_or_else(PoisonError::into_inner);
         taken[self.first..self.first + self.count].fill(false);
-        self.chunks.in_use.fetch_sub(self.count, Ordering::Relaxed);
+        self.blocks.in_use.fetch_sub(self.count, Ordering::Relaxed);
     }
 }
 
@@ -149,27 +149,27 @@ mod tests {
 
     #[test]
     fn runs_do_not_overlap_and_come_back() {
-        let chunks = Chunks::new(4 * 4096, 4096).unwrap();
-        let (one, two) = (chunks.take(4096).unwrap(), chunks.take(4097).unwrap());
+        let blocks = BlockPool::new(4 * 4096, 4096).unwrap();
+        let (one, two) = (blocks.take(4096).unwrap(), blocks.take(4097).unwrap());
         assert_eq!((one.bytes(), two.bytes()), (4096, 8192));
         assert_eq!(two.at(0) as usize - one.at(0) as usize, 4096);
-        assert_eq!(chunks.used_bytes(), 3 * 4096);
-        assert!(chunks.take(8192).is_none(), "one chunk is left");
-        let three = chunks.take(1).unwrap();
+        assert_eq!(blocks.used_bytes(), 3 * 4096);
+        assert!(blocks.take(8192).is_none(), "one chunk is left");
+        let three = blocks.take(1).unwrap();
         drop(one);
-        assert!(chunks.take(8192).is_none(), "what is free does not lie together");
+        assert!(blocks.take(8192).is_none(), "what is free does not lie together");
         drop((two, three));
-        assert_eq!(chunks.used_bytes(), 0);
-        assert_eq!(chunks.take(4 * 4096).unwrap().bytes(), chunks.total_bytes());
-        assert!(chunks.take(4 * 4096 + 1).is_none());
+        assert_eq!(blocks.used_bytes(), 0);
+        assert_eq!(blocks.take(4 * 4096).unwrap().bytes(), blocks.total_bytes());
+        assert!(blocks.take(4 * 4096 + 1).is_none());
     }
 
     #[test]
     fn a_run_can_be_written_to_its_end_and_outlives_its_maker() {
-        let chunks = Chunks::new(10_000, 5_000).unwrap();
-        assert_eq!(chunks.chunk_bytes() % 4096, 0);
-        let run = chunks.take(10_000).unwrap();
-        drop(chunks);
+        let blocks = BlockPool::new(10_000, 5_000).unwrap();
+        assert_eq!(blocks.block_bytes() % 4096, 0);
+        let run = blocks.take(10_000).unwrap();
+        drop(blocks);
         // SAFETY: the run's own bytes.
         unsafe {
             std::ptr::write_bytes(run.at(0), 7, run.bytes());

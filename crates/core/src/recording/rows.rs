@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::recording::block_pool::{Chunks, Run};
+use crate::recording::block_pool::{BlockPool, BlockRun};
 use crate::wire::layout::MAX_DIMS;
 
 /// One frame, as the columns of a batch have it. `tensorpool.recorder` reads it by these offsets.
@@ -47,9 +47,9 @@ pub struct Arena {
     pub gaps: Vec<Gap>,
     pub filled_bytes: usize,
     /// None where there is nothing but gaps.
-    pub run: Option<Run>,
+    pub run: Option<BlockRun>,
     pub(super) since_ns: u64,
-    pub(super) memory: Arc<Memory>,
+    pub(super) memory: Arc<ArenaPool>,
 }
 
 impl Drop for Arena {
@@ -60,14 +60,14 @@ impl Drop for Arena {
 
 /// What arenas are made of: chunks for payloads, and lists of rows. Both are used again and again.
 #[derive(Debug)]
-pub struct Memory {
-    pub chunks: Arc<Chunks>,
+pub struct ArenaPool {
+    pub blocks: Arc<BlockPool>,
     lists: Mutex<Vec<Vec<Row>>>,
 }
 
-impl Memory {
-    pub fn new(chunks: Arc<Chunks>) -> Arc<Self> {
-        Arc::new(Self { chunks, lists: Mutex::default() })
+impl ArenaPool {
+    pub fn new(blocks: Arc<BlockPool>) -> Arc<Self> {
+        Arc::new(Self { blocks, lists: Mutex::default() })
     }
 
     pub(super) fn list(&self, rows: usize) -> Vec<Row> {
@@ -77,7 +77,7 @@ impl Memory {
     }
 
     fn give_back(&self, mut list: Vec<Row>) {
-        if list.capacity() > 0 && self.chunks.is_owner() {
+        if list.capacity() > 0 && self.blocks.is_owner() {
             list.clear();
             self.lists.lock().unwrap_or_else(PoisonError::into_inner).push(list);
         }

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use crate::recording::block_pool::{ALIGNMENT, Run};
+use crate::recording::block_pool::{ALIGNMENT, BlockRun};
 
-use super::rows::{Arena, Gap, Memory, Row};
+use super::rows::{Arena, ArenaPool, Gap, Row};
 
 /// Offsets in a batch are 32-bit and signed, in the file that it is written to.
 pub const MAX_PAYLOAD_BYTES: usize = (1 << 31) - 2 * ALIGNMENT;
@@ -46,9 +46,9 @@ struct Position {
     next: u64,
 }
 
-pub struct Track {
+pub struct StreamBuffer {
     stream_id: u32,
-    memory: Arc<Memory>,
+    memory: Arc<ArenaPool>,
     limits: Limits,
     open: Option<Arena>,
     full: Vec<Arena>,
@@ -77,9 +77,9 @@ pub struct Counts {
     pub strays: u64,
 }
 
-impl Track {
+impl StreamBuffer {
     /// `resume`: epoch and last sequence that are recorded already.
-    pub fn new(stream_id: u32, memory: Arc<Memory>, limits: Limits, resume: Option<(u64, u64)>) -> Self {
+    pub fn new(stream_id: u32, memory: Arc<ArenaPool>, limits: Limits, resume: Option<(u64, u64)>) -> Self {
         Self {
             stream_id,
             memory,
@@ -155,13 +155,13 @@ impl Track {
         }
         self.reach(epoch, seq);
         let needed = len.next_multiple_of(ALIGNMENT);
-        if needed > MAX_PAYLOAD_BYTES || needed > self.memory.chunks.total_bytes() {
+        if needed > MAX_PAYLOAD_BYTES || needed > self.memory.blocks.total_bytes() {
             self.note(epoch, seq, 1, TOO_LARGE);
             return None;
         }
         if !self.has_room(epoch, needed) {
             self.hand_over();
-            let Some(run) = self.memory.chunks.take(needed) else {
+            let Some(run) = self.memory.blocks.take(needed) else {
                 self.note(epoch, seq, 1, self.backlog_reason);
                 return None;
             };
@@ -224,7 +224,7 @@ impl Track {
         self.open.as_ref().is_some_and(fits)
     }
 
-    fn arena(&mut self, epoch: u64, run: Option<Run>) -> Arena {
+    fn arena(&mut self, epoch: u64, run: Option<BlockRun>) -> Arena {
         let rows = if run.is_some() { self.memory.list(self.limits.rows) } else { Vec::new() };
         Arena {
             stream_id: self.stream_id,

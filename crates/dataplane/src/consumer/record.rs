@@ -4,7 +4,7 @@
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::os::time::realtime_ns;
 use tensorpool_core::recording::rows::Row;
-use tensorpool_core::recording::stream_buffer::Track;
+use tensorpool_core::recording::stream_buffer::StreamBuffer;
 use tensorpool_core::wire::layout::NULL_U64;
 
 use super::Consumer;
@@ -14,9 +14,9 @@ use super::reader::{Frame, Witness};
 const ONE_LOOK: usize = 64;
 const ONE_LOOK_BYTES: usize = 4 << 20;
 
-impl Witness for Track {
+impl Witness for StreamBuffer {
     fn lost(&mut self, epoch: u64, first_seq: u64, count: u64, reason: DropReason) {
-        Track::lost(self, epoch, first_seq, count, reason.as_str());
+        StreamBuffer::lost(self, epoch, first_seq, count, reason.as_str());
     }
 
     fn elsewhere(&mut self, epoch: u64, seq: u64) {
@@ -26,7 +26,7 @@ impl Witness for Track {
 
 impl Consumer {
     /// Takes what waits, up to a bound. Returns how many messages were taken, whatever became of them.
-    pub fn keep(&self, track: &mut Track) -> usize {
+    pub fn keep(&self, track: &mut StreamBuffer) -> usize {
         let mut bytes = 0;
         self.drain_while(self.lock(), ONE_LOOK, track, |state, counters, descriptor, track| {
             if let Some(frame) = state.accept(counters, &descriptor, track) {
@@ -43,14 +43,14 @@ impl Consumer {
 }
 
 /// False if the writer came round while it was copied: then it is lost, and noted.
-fn keep_frame(track: &mut Track, frame: &Frame) -> bool {
+fn keep_frame(track: &mut StreamBuffer, frame: &Frame) -> bool {
     let (epoch, located) = (frame.mapping.epoch, &frame.located);
     let Some(at) = track.begin(epoch, located.seq, located.info.values_len_bytes as usize) else {
         return true;
     };
     // SAFETY: `begin` made room for the payload, in memory that nobody else knows of.
     let Some(crc32c) = (unsafe { frame.mapping.copy_out_summed(located, at) }) else {
-        Track::lost(track, epoch, located.seq, 1, DropReason::Late.as_str());
+        StreamBuffer::lost(track, epoch, located.seq, 1, DropReason::Late.as_str());
         return false;
     };
     let (info, tensor) = (&located.info, &located.info.tensor);

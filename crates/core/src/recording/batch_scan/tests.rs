@@ -5,8 +5,8 @@ use proptest::prelude::*;
 const BUFFERS: usize = 2;
 const SIZE: usize = 4 + 8 + 8 + PAIR_BYTES + BUFFERS * PAIR_BYTES + CHECK_BYTES + 1;
 
-fn shape() -> Shape {
-    Shape {
+fn shape() -> BatchTemplate {
+    BatchTemplate {
         body_bytes_at: 4,
         rows_at: 12,
         nodes: 20..36,
@@ -36,7 +36,7 @@ fn batch(seqs: &[u64], word: &[u8], payload: usize) -> Vec<u8> {
 
 fn found(data: &[u8]) -> Vec<(usize, u64, u64, usize)> {
     let mut end = batch(&[0, 1], b"u8", 10).len();
-    following(data, 0, &shape())
+    scan_alike(data, 0, &shape())
         .iter()
         .map(|one| {
             assert_eq!((one.start, one.body), (end, end + PREFIX_BYTES + SIZE));
@@ -80,20 +80,20 @@ fn without_rows_there_is_no_batch() {
 fn places_outside_the_metadata_or_in_each_other_find_nothing() {
     let data = three();
     let sound = shape();
-    assert_eq!(following(&data, 0, &sound).len(), 2);
+    assert_eq!(scan_alike(&data, 0, &sound).len(), 2);
     for wrong in [
-        Shape { body_bytes_at: SIZE, ..sound.clone() },
-        Shape { rows_at: usize::MAX, ..sound.clone() },
-        Shape { rows_at: 8, ..sound.clone() },
-        Shape { buffers: 60..usize::MAX, ..sound.clone() },
-        Shape { check_at: SIZE - 20, ..sound.clone() },
-        Shape { seq: usize::MAX, ..sound.clone() },
+        BatchTemplate { body_bytes_at: SIZE, ..sound.clone() },
+        BatchTemplate { rows_at: usize::MAX, ..sound.clone() },
+        BatchTemplate { rows_at: 8, ..sound.clone() },
+        BatchTemplate { buffers: 60..usize::MAX, ..sound.clone() },
+        BatchTemplate { check_at: SIZE - 20, ..sound.clone() },
+        BatchTemplate { seq: usize::MAX, ..sound.clone() },
     ] {
-        assert_eq!(following(&data, 0, &wrong), [], "{wrong:?}");
+        assert_eq!(scan_alike(&data, 0, &wrong), [], "{wrong:?}");
     }
-    assert_eq!(following(&data, usize::MAX, &sound), []);
-    let odd = Shape { sources: vec![2], ..sound };
-    assert!(following(&data, 0, &odd).iter().all(|one| one.like == one.start));
+    assert_eq!(scan_alike(&data, usize::MAX, &sound), []);
+    let odd = BatchTemplate { sources: vec![2], ..sound };
+    assert!(scan_alike(&data, 0, &odd).iter().all(|one| one.like == one.start));
 }
 
 proptest! {
@@ -115,6 +115,6 @@ proptest! {
 
     #[test]
     fn bytes_of_any_kind_harm_nobody(bytes in prop::collection::vec(any::<u8>(), 0..400), at in 0..500_usize) {
-        let _ = following(&bytes, at, &shape());
+        let _ = scan_alike(&bytes, at, &shape());
     }
 }

@@ -1,15 +1,15 @@
 use super::*;
-use crate::recording::block_pool::Chunks;
+use crate::recording::block_pool::BlockPool;
 use proptest::prelude::*;
 
-const CHUNK: usize = 4096;
+const BLOCK: usize = 4096;
 
-fn track(chunks: usize, rows: usize) -> Track {
-    let memory = Memory::new(Chunks::new(chunks * CHUNK, CHUNK).unwrap());
-    Track::new(7, memory, Limits { rows, age_ns: 100 }, None)
+fn track(blocks: usize, rows: usize) -> StreamBuffer {
+    let memory = ArenaPool::new(BlockPool::new(blocks * BLOCK, BLOCK).unwrap());
+    StreamBuffer::new(7, memory, Limits { rows, age_ns: 100 }, None)
 }
 
-fn frame(track: &mut Track, epoch: u64, seq: u64, len: usize) -> bool {
+fn frame(track: &mut StreamBuffer, epoch: u64, seq: u64, len: usize) -> bool {
     let Some(at) = track.begin(epoch, seq, len) else { return false };
     // SAFETY: `begin` made room for so much.
     unsafe { std::ptr::write_bytes(at, seq as u8, len) };
@@ -17,7 +17,7 @@ fn frame(track: &mut Track, epoch: u64, seq: u64, len: usize) -> bool {
     true
 }
 
-fn all(track: &mut Track) -> Vec<Arena> {
+fn all(track: &mut StreamBuffer) -> Vec<Arena> {
     let mut out = Vec::new();
     track.take_full(true, true, &mut out);
     out
@@ -46,23 +46,23 @@ fn payloads_are_packed_at_multiples_of_64_with_zeros_between() {
 #[test]
 fn a_full_buffer_loses_frames_and_says_how_many() {
     let mut t = track(2, 100);
-    let kept: Vec<u64> = (0..10).filter(|seq| frame(&mut t, 1, *seq, CHUNK)).collect();
+    let kept: Vec<u64> = (0..10).filter(|seq| frame(&mut t, 1, *seq, BLOCK)).collect();
     assert_eq!(kept, [0, 1]);
     let arenas = all(&mut t);
     assert_eq!(arenas.len(), 3, "two with a frame, one with the gap");
     assert_eq!(said(&arenas), [(1, 2, 8, BACKLOG)]);
     drop(arenas);
-    assert!(frame(&mut t, 1, 10, CHUNK), "there is room again");
+    assert!(frame(&mut t, 1, 10, BLOCK), "there is room again");
     t.backlog_reason = DISK_FULL;
-    assert!(frame(&mut t, 1, 11, CHUNK) && !frame(&mut t, 1, 12, CHUNK));
+    assert!(frame(&mut t, 1, 11, BLOCK) && !frame(&mut t, 1, 12, BLOCK));
     assert_eq!(said(&all(&mut t)), [(1, 12, 1, DISK_FULL)]);
 }
 
 #[test]
 fn a_frame_that_can_never_fit_is_no_backlog() {
     let mut t = track(2, 100);
-    assert!(!frame(&mut t, 1, 0, 2 * CHUNK + 1));
-    assert!(frame(&mut t, 1, 1, 2 * CHUNK), "a run of both");
+    assert!(!frame(&mut t, 1, 0, 2 * BLOCK + 1));
+    assert!(frame(&mut t, 1, 1, 2 * BLOCK), "a run of both");
     assert_eq!(said(&all(&mut t)), [(1, 0, 1, TOO_LARGE)]);
 }
 
@@ -128,8 +128,8 @@ fn an_epoch_that_was_heard_of_before_it_was_mapped_begins_there() {
 
 #[test]
 fn who_goes_on_says_what_was_missed_meanwhile() {
-    let memory = Memory::new(Chunks::new(CHUNK, CHUNK).unwrap());
-    let mut t = Track::new(7, memory, Limits { rows: 100, age_ns: 0 }, Some((1, 9)));
+    let memory = ArenaPool::new(BlockPool::new(BLOCK, BLOCK).unwrap());
+    let mut t = StreamBuffer::new(7, memory, Limits { rows: 100, age_ns: 0 }, Some((1, 9)));
     assert!(!frame(&mut t, 1, 9, 10), "it is recorded already");
     t.lost(1, 15, 1, "late");
     frame(&mut t, 1, 17, 10);
@@ -175,7 +175,7 @@ fn lists_that_come_back_are_used_again() {
 }
 
 #[derive(Clone, Debug)]
-enum Told {
+enum Input {
     Frame(u64, u64, usize),
     Torn(u64, u64),
     Lost(u64, u64, u64),
@@ -185,41 +185,41 @@ enum Told {
     Keep,
 }
 
-fn told() -> impl Strategy<Value = Told> {
+fn input() -> impl Strategy<Value = Input> {
     let (epoch, seq) = (0u64..4, 0u64..60);
     prop_oneof![
-        8 => (epoch.clone(), seq.clone(), 0usize..3 * CHUNK).prop_map(|(e, s, n)| Told::Frame(e, s, n)),
-        2 => (epoch.clone(), seq.clone()).prop_map(|(e, s)| Told::Torn(e, s)),
-        3 => (epoch.clone(), seq.clone(), 0u64..5).prop_map(|(e, s, n)| Told::Lost(e, s, n)),
-        2 => (epoch, seq).prop_map(|(e, s)| Told::Unmapped(e, s)),
-        1 => (0u64..300).prop_map(Told::Time),
-        2 => any::<bool>().prop_map(Told::Take),
-        1 => Just(Told::Keep),
+        8 => (epoch.clone(), seq.clone(), 0usize..3 * BLOCK).prop_map(|(e, s, n)| Input::Frame(e, s, n)),
+        2 => (epoch.clone(), seq.clone()).prop_map(|(e, s)| Input::Torn(e, s)),
+        3 => (epoch.clone(), seq.clone(), 0u64..5).prop_map(|(e, s, n)| Input::Lost(e, s, n)),
+        2 => (epoch, seq).prop_map(|(e, s)| Input::Unmapped(e, s)),
+        1 => (0u64..300).prop_map(Input::Time),
+        2 => any::<bool>().prop_map(Input::Take),
+        1 => Just(Input::Keep),
     ]
 }
 
 proptest! {
     /// Whatever is told, in whatever order: of each epoch every sequence from the first to the last is there once.
     #[test]
-    fn every_sequence_is_a_row_or_in_a_gap(events in proptest::collection::vec(told(), 0..200)) {
+    fn every_sequence_is_a_row_or_in_a_gap(events in proptest::collection::vec(input(), 0..200)) {
         let mut t = track(3, 4);
         let (mut taken, mut held) = (Vec::new(), Vec::new());
         let mut now = 0;
         for event in events {
             match event {
-                Told::Frame(e, s, n) => drop(frame(&mut t, e, s, n)),
-                Told::Torn(e, s) => {
+                Input::Frame(e, s, n) => drop(frame(&mut t, e, s, n)),
+                Input::Torn(e, s) => {
                     if t.begin(e, s, 10).is_some() {
                         t.lost(e, s, 1, "late");
                     }
                 }
-                Told::Lost(e, s, n) => t.lost(e, s, n, "late"),
-                Told::Unmapped(e, s) => t.unmapped(e, s),
-                Told::Time(by) => {
+                Input::Lost(e, s, n) => t.lost(e, s, n, "late"),
+                Input::Unmapped(e, s) => t.unmapped(e, s),
+                Input::Time(by) => {
                     now += by;
                     t.set_time(now, now as i64);
                 }
-                Told::Take(all) => {
+                Input::Take(all) => {
                     let mut out = Vec::new();
                     t.take_full(all, true, &mut out);
                     for mut arena in out {
@@ -230,7 +230,7 @@ proptest! {
                         taken.push(arena);
                     }
                 }
-                Told::Keep => held.clear(),
+                Input::Keep => held.clear(),
             }
         }
         t.take_full(true, true, &mut taken);
