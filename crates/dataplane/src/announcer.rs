@@ -250,11 +250,11 @@ fn next_turn(stream_id: u32, now_ns: u64, period_ns: u64) -> u64 {
 }
 
 impl Endpoint for Beacons {
-    fn attach(&self, _client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, _client: &Client) -> Result<(), AeronError> {
         Ok(())
     }
 
-    fn detach(&self) {}
+    fn disconnect(&self) {}
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
@@ -265,7 +265,7 @@ impl Endpoint for Beacons {
         drop(ended);
     }
 
-    fn duty(&self, tick: &Tick<'_>) {
+    fn do_work(&self, tick: &Tick<'_>) {
         let now_ns = tick.now.monotonic_ns;
         let mut state = self.lock();
         state.look_at_locks(now_ns);
@@ -278,13 +278,13 @@ impl Endpoint for Beacons {
         !self.closed.load(Ordering::Relaxed)
     }
 
-    fn announce_soon(&self) {
+    fn announce_now(&self) {
         let mut state = self.lock();
         let all: Vec<u32> = state.beacons.keys().copied().collect();
         all.into_iter().for_each(|id| state.say(id));
     }
 
-    fn send_due(&self, now: Now, send: &mut dyn FnMut(&[u8]) -> bool) {
+    fn send_announces(&self, now: Now, send: &mut dyn FnMut(&[u8]) -> bool) {
         if self.is_stalled(now.monotonic_ns) {
             return;
         }

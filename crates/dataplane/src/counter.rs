@@ -30,7 +30,7 @@ impl CounterEndpoint {
         }
     }
 
-    // Relaxed: the conductor's load in `duty` may come a round late, and nothing hangs on the order.
+    // Relaxed: the conductor's load in `do_work` may come a round late, and nothing hangs on the order.
     #[inline]
     pub fn add(&self, n: i64) {
         self.value.fetch_add(n, Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl CounterEndpoint {
 }
 
 impl Endpoint for CounterEndpoint {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let (Ok(mut state), Ok(mut failure)) = (self.state.lock(), self.failure.lock()) else {
             return Ok(());
         };
@@ -81,7 +81,7 @@ impl Endpoint for CounterEndpoint {
         }
     }
 
-    fn detach(&self) {
+    fn disconnect(&self) {
         if let Ok(mut state) = self.state.lock() {
             *state = Handle::None;
         }
@@ -91,10 +91,10 @@ impl Endpoint for CounterEndpoint {
     }
 
     fn close(&self) {
-        self.detach();
+        self.disconnect();
     }
 
-    fn duty(&self, _tick: &Tick<'_>) {
+    fn do_work(&self, _tick: &Tick<'_>) {
         if let Ok(mut state) = self.state.lock()
             && let Some(counter) = state.get()
         {

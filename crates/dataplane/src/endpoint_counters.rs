@@ -57,7 +57,7 @@ impl Gauges {
         }
     }
 
-    pub fn detach(&mut self) {
+    pub fn disconnect(&mut self) {
         for gauge in &mut self.gauges {
             (gauge.handle, gauge.is_refused) = (Handle::None, false);
         }

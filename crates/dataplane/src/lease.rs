@@ -88,9 +88,9 @@ impl Lease {
         }
     }
 
-    pub fn on_driver<'a>(&self, heard: &'a DriverMessage, tick: &Tick<'_>) -> Turn<'a> {
+    pub fn on_driver_message<'a>(&self, message: &'a DriverMessage, tick: &Tick<'_>) -> Turn<'a> {
         let now_ns = tick.now.monotonic_ns;
-        match heard {
+        match message {
             DriverMessage::Attached(response) => {
                 let answer = self.attachment().on_response(response, now_ns);
                 match answer {
@@ -184,8 +184,8 @@ impl Lease {
     }
 
     /// The media driver is gone. True if a lease went with it.
-    pub fn on_disconnected(&self, tick: &Tick<'_>) -> bool {
-        let lost = self.attachment().on_disconnected(tick.now.monotonic_ns);
+    pub fn on_media_driver_lost(&self, tick: &Tick<'_>) -> bool {
+        let lost = self.attachment().on_media_driver_lost(tick.now.monotonic_ns);
         self.lost(lost, tick)
     }
 
@@ -196,11 +196,11 @@ impl Lease {
         lost.is_some()
     }
 
-    pub fn on_newcomer(&self, tick: &Tick<'_>) {
+    pub fn on_control_image(&self, tick: &Tick<'_>) {
         self.attachment().retry_now(tick.now.monotonic_ns);
     }
 
-    pub fn farewell(&self) -> Option<Vec<u8>> {
+    pub fn detach_request(&self) -> Option<Vec<u8>> {
         self.attachment().detach_request()
     }
 }

@@ -134,7 +134,7 @@ impl Mailbox {
 }
 
 impl Endpoint for Mailbox {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let Ok(mut ear) = self.ear.lock() else { return Ok(()) };
         if ear.assembler.is_none() {
             ear.assembler = Some(Assembler::new()?);
@@ -142,21 +142,21 @@ impl Endpoint for Mailbox {
         ear.subscription.advance(|| client.add_subscription(&self.channel, self.stream_id))
     }
 
-    fn detach(&self) {
+    fn disconnect(&self) {
         if let Ok(mut ear) = self.ear.lock() {
             *ear = Ear::default();
         }
     }
 
     fn close(&self) {
-        self.detach();
+        self.disconnect();
         if let Ok(mut kept) = self.kept.lock() {
             kept.closed = true;
         }
         self.arrived.notify_all();
     }
 
-    fn duty(&self, _: &Tick<'_>) {
+    fn do_work(&self, _: &Tick<'_>) {
         let Ok(mut ear) = self.ear.lock() else { return };
         let Ear { subscription, assembler, underway, departures } = &mut *ear;
         if let (Some(subscription), Some(assembler)) = (subscription.get(), assembler) {

@@ -52,7 +52,7 @@ impl ControlPublication {
 }
 
 impl Endpoint for ControlPublication {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let Ok(mut state) = self.state.lock() else {
             return Ok(());
         };
@@ -63,7 +63,7 @@ impl Endpoint for ControlPublication {
         remember(&self.failure, result)
     }
 
-    fn detach(&self) {
+    fn disconnect(&self) {
         if let Ok(mut state) = self.state.lock() {
             *state = Handle::None;
         }
@@ -71,7 +71,7 @@ impl Endpoint for ControlPublication {
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        self.detach();
+        self.disconnect();
     }
 }
 
@@ -130,7 +130,7 @@ impl ControlSubscription {
 }
 
 impl Endpoint for ControlSubscription {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let Ok(mut ear) = self.ear.lock() else {
             return Ok(());
         };
@@ -144,13 +144,13 @@ impl Endpoint for ControlSubscription {
         remember(&self.failure, result)
     }
 
-    fn detach(&self) {
+    fn disconnect(&self) {
         if let Ok(mut ear) = self.ear.lock() {
             *ear = Ear::default();
         }
     }
 
     fn close(&self) {
-        self.detach();
+        self.disconnect();
     }
 }

@@ -182,7 +182,7 @@ fn json(consumer: &Consumer, received: u64, dropped: u64, report: &LatencyReport
 }
 
 impl Endpoint for Reporter {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let mut state = self.lock();
         if state.is_closed {
             return Ok(());
@@ -196,10 +196,10 @@ impl Endpoint for Reporter {
         }
     }
 
-    fn detach(&self) {
+    fn disconnect(&self) {
         let mut state = self.lock();
         state.publication = Handle::None;
-        state.gauges.detach();
+        state.gauges.disconnect();
     }
 
     fn close(&self) {
@@ -209,10 +209,10 @@ impl Endpoint for Reporter {
             // The last word: nothing is counted from here on.
             self.tell_account(&mut state, realtime_ns(), true);
         }
-        self.detach();
+        self.disconnect();
     }
 
-    fn duty(&self, tick: &Tick<'_>) {
+    fn do_work(&self, tick: &Tick<'_>) {
         let mut state = self.lock();
         match &self.subject {
             Subject::Consumer(consumer) => self.report_consumer(consumer, &mut state, tick),

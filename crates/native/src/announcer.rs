@@ -105,7 +105,7 @@ impl Beacons {
     /// Makes every stream's announce due at once.
     fn announce_all(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
-        py.detach(|| self.beacons.announce_soon());
+        py.detach(|| self.beacons.announce_now());
         Ok(())
     }
 

@@ -355,7 +355,7 @@ impl Attachment {
     }
 
     /// The media driver is gone, and every message with it.
-    pub fn on_disconnected(&mut self, now_ns: u64) -> Option<Lost> {
+    pub fn on_media_driver_lost(&mut self, now_ns: u64) -> Option<Lost> {
         match self.phase {
             Phase::Held(_) => Some(self.lose(Lost::MediaDriver, now_ns)),
             _ => {

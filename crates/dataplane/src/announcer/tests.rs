@@ -68,13 +68,13 @@ impl Driver {
     /// Lets time pass, with a duty at its end.
     fn pass(&mut self, ns: u64) {
         self.now_ns += ns;
-        self.beacons.duty(&Tick { now: self.now(), bases: &self.bases, events: &self.events });
+        self.beacons.do_work(&Tick { now: self.now(), bases: &self.bases, events: &self.events });
     }
 
     /// What is sent now, of which `taken` at most get through.
     fn sent(&self, mut taken: usize) -> Vec<PoolAnnounce> {
         let mut sent = Vec::new();
-        self.beacons.send_due(self.now(), &mut |message| {
+        self.beacons.send_announces(self.now(), &mut |message| {
             let took = taken > 0;
             if took {
                 taken -= 1;
@@ -145,8 +145,8 @@ fn all_are_said_again_when_asked_a_bounded_number_in_a_round() {
     for _ in 0..2 {
         assert_eq!((driver.sent(999).len(), driver.sent(999).len()), (ANNOUNCES, 6));
         assert!(driver.sent(999).is_empty());
-        driver.beacons.announce_soon();
-        driver.beacons.announce_soon();
+        driver.beacons.announce_now();
+        driver.beacons.announce_now();
     }
 }
 
@@ -159,7 +159,7 @@ fn without_a_beat_announces_and_signs_of_life_stop_until_the_next_one() {
     driver.pass(3 * PERIOD);
     assert_eq!(driver.sent(9).len(), 1);
     let last = driver.now_ns;
-    driver.beacons.announce_soon();
+    driver.beacons.announce_now();
     for _ in 0..5 {
         driver.pass(PERIOD);
         assert!(driver.sent(9).is_empty());

@@ -60,7 +60,7 @@ impl Ears {
         Ok(all)
     }
 
-    pub fn detach(&mut self) {
+    pub fn disconnect(&mut self) {
         self.0.iter_mut().for_each(|ear| ear.subscription = Handle::None);
     }
 

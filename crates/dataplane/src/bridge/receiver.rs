@@ -79,7 +79,7 @@ struct State {
 struct Core {
     config: Config,
     state: TurnLock<State>,
-    attached: AtomicBool,
+    connected: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -107,7 +107,7 @@ impl Receiver {
         let core = Arc::new(Core {
             config,
             state: TurnLock::new(state),
-            attached: AtomicBool::new(false),
+            connected: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         });
         let working = core.clone();
@@ -128,7 +128,7 @@ impl Receiver {
         }
         state.by_stream.insert(stream_id, at);
         state.sinks.push(sink);
-        self.core.attached.store(false, Ordering::Relaxed);
+        self.core.connected.store(false, Ordering::Relaxed);
         true
     }
 
@@ -325,9 +325,9 @@ impl State {
 }
 
 impl Endpoint for Receiver {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let core = &*self.core;
-        if core.attached.load(Ordering::Relaxed) || core.closed.load(Ordering::Relaxed) {
+        if core.connected.load(Ordering::Relaxed) || core.closed.load(Ordering::Relaxed) {
             return Ok(());
         }
         let config = &core.config;
@@ -348,12 +348,12 @@ impl Endpoint for Receiver {
                 all &= sink.voice.get().is_some();
             }
         }
-        core.attached.store(all, Ordering::Relaxed);
+        core.connected.store(all, Ordering::Relaxed);
         Ok(())
     }
 
-    fn detach(&self) {
-        self.core.attached.store(false, Ordering::Relaxed);
+    fn disconnect(&self) {
+        self.core.connected.store(false, Ordering::Relaxed);
         let mut state = self.core.state.lock_first();
         (state.payload, state.control, state.assembler) = (Handle::None, Handle::None, None);
         state.sinks.iter_mut().for_each(|sink| sink.voice = Handle::None);
@@ -361,6 +361,6 @@ impl Endpoint for Receiver {
 
     fn close(&self) {
         self.core.closed.store(true, Ordering::Relaxed);
-        self.detach();
+        self.disconnect();
     }
 }

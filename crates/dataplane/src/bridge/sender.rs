@@ -88,7 +88,7 @@ struct State {
 struct Core {
     config: Config,
     state: TurnLock<State>,
-    attached: AtomicBool,
+    connected: AtomicBool,
     /// The publication takes nothing any more: it is to be replaced.
     broken: AtomicBool,
     closed: AtomicBool,
@@ -123,7 +123,7 @@ impl Sender {
         let core = Arc::new(Core {
             config,
             state: TurnLock::new(state),
-            attached: AtomicBool::new(false),
+            connected: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         });
@@ -138,7 +138,7 @@ impl Sender {
         let mut state = self.core.enter();
         state.ears.add(source.consumer().clone());
         state.feeds.push(Feed { source: source.clone(), held: None });
-        self.core.attached.store(false, Ordering::Relaxed);
+        self.core.connected.store(false, Ordering::Relaxed);
         source
     }
 
@@ -350,16 +350,16 @@ fn next_frame(feeds: &mut [Feed], turn: &mut usize) -> Option<(Arc<Source>, Fram
 }
 
 impl Endpoint for Sender {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let core = &*self.core;
         let is_broken = core.broken.swap(false, Ordering::Relaxed);
-        if (core.attached.load(Ordering::Relaxed) && !is_broken) || core.closed.load(Ordering::Relaxed) {
+        if (core.connected.load(Ordering::Relaxed) && !is_broken) || core.closed.load(Ordering::Relaxed) {
             return Ok(());
         }
         let config = &core.config;
         let mut state = core.state.lock_first();
         if is_broken {
-            core.attached.store(false, Ordering::Relaxed);
+            core.connected.store(false, Ordering::Relaxed);
             state.publication = Handle::None;
         }
         let channel = match config.mtu_bytes {
@@ -375,15 +375,15 @@ impl Endpoint for Sender {
             state.note_session(session);
         }
         let has_ears = state.ears.advance(client)?;
-        core.attached.store(has_ears && state.publication.get().is_some(), Ordering::Relaxed);
+        core.connected.store(has_ears && state.publication.get().is_some(), Ordering::Relaxed);
         Ok(())
     }
 
-    fn detach(&self) {
-        self.core.attached.store(false, Ordering::Relaxed);
+    fn disconnect(&self) {
+        self.core.connected.store(false, Ordering::Relaxed);
         let mut state = self.core.state.lock_first();
         (state.publication, state.slices) = (Handle::None, None);
-        state.ears.detach();
+        state.ears.disconnect();
         if let Some(out) = state.outgoing.take() {
             bump(&out.source.counters().closed);
         }
@@ -391,7 +391,7 @@ impl Endpoint for Sender {
 
     fn close(&self) {
         self.core.closed.store(true, Ordering::Relaxed);
-        self.detach();
+        self.disconnect();
         self.core.enter().ears.clear();
     }
 }

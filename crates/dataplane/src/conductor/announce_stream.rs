@@ -41,7 +41,7 @@ impl Announces {
         }
     }
 
-    pub fn detach(&mut self) {
+    pub fn disconnect(&mut self) {
         self.publication = Handle::None;
         self.say_again_ns = Some(0);
         self.subscription = Handle::None;
@@ -49,7 +49,7 @@ impl Announces {
     }
 
     pub fn work(&mut self, client: &Client, endpoints: &[(u64, Arc<dyn Endpoint>)], tick: &Tick<'_>) {
-        if endpoints.iter().any(|(_, e)| e.hears_announces()) {
+        if endpoints.iter().any(|(_, e)| e.receives_announces()) {
             self.hear(client, endpoints, tick);
         }
         if endpoints.iter().any(|(_, e)| e.sends_announces()) {
@@ -79,11 +79,11 @@ impl Announces {
         // The ear has just opened, or someone new speaks: our own producers need not wait for their turn.
         let arrivals = subscription.images().arrivals();
         if std::mem::replace(&mut self.arrivals, arrivals) != arrivals {
-            endpoints.iter().for_each(|(_, e)| e.announce_soon());
+            endpoints.iter().for_each(|(_, e)| e.announce_now());
         }
         for (announce, session) in heard {
             let join_ns = subscription.images().joined_ns(session).unwrap_or(0);
-            for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.hears_announces()) {
+            for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.receives_announces()) {
                 endpoint.on_announce(&announce, join_ns, tick);
             }
         }
@@ -101,12 +101,12 @@ impl Announces {
         }
         let now_ns = tick.now.monotonic_ns;
         if self.say_again_ns.is_some_and(|at| at <= now_ns) {
-            endpoints.iter().for_each(|(_, e)| e.announce_soon());
+            endpoints.iter().for_each(|(_, e)| e.announce_now());
             // We see the listener before it knows itself joined, and then takes the first for a replay.
             self.say_again_ns = (self.say_again_ns == Some(0)).then_some(now_ns + JOINED_AFTER_NS);
         }
         for (_, endpoint) in endpoints {
-            endpoint.send_due(tick.now, &mut |message| match publication.offer(message) {
+            endpoint.send_announces(tick.now, &mut |message| match publication.offer(message) {
                 Err(NotTaken::BackPressured | NotTaken::NotConnected) => false,
                 // Not to be mended by trying again at once; it must not hold up the others.
                 Ok(_) | Err(NotTaken::Closed) => true,

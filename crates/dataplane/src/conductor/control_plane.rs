@@ -15,7 +15,7 @@ use crate::conductor::{Endpoint, Tick};
 /// behind what the driver itself can read is put to rest, and misses its answer.
 const LIMIT: usize = 4096;
 /// How long an endpoint that closes tries to say so.
-const FAREWELL: Duration = Duration::from_millis(20);
+const DETACH_TIMEOUT: Duration = Duration::from_millis(20);
 
 type Endpoints = [(u64, Arc<dyn Endpoint>)];
 
@@ -32,14 +32,14 @@ impl ControlPlane {
         }
     }
 
-    pub fn detach(&mut self) {
-        self.control.detach();
-        self.qos.detach();
+    pub fn disconnect(&mut self) {
+        self.control.disconnect();
+        self.qos.disconnect();
     }
 
     /// Hears what has been said, and lets the endpoints act on it.
     pub fn hear(&mut self, client: &Client, endpoints: &Endpoints, tick: &Tick<'_>) {
-        if !endpoints.iter().any(|(_, e)| e.talks()) {
+        if !endpoints.iter().any(|(_, e)| e.uses_control_streams()) {
             return;
         }
         self.control.open(client);
@@ -61,20 +61,20 @@ impl ControlPlane {
             }
         });
         let someone_came = self.control.someone_came();
-        for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.talks()) {
+        for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.uses_control_streams()) {
             if someone_came {
-                endpoint.on_newcomer(tick);
+                endpoint.on_control_image(tick);
             }
-            from_driver.iter().for_each(|said| endpoint.on_driver(said, tick));
+            from_driver.iter().for_each(|said| endpoint.on_driver_message(said, tick));
             spoken.iter().for_each(|said| endpoint.on_control_message(said, tick));
         }
     }
 
     /// Says what the endpoints have to say.
     pub fn speak(&mut self, endpoints: &Endpoints, tick: &Tick<'_>) {
-        for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.talks()) {
+        for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.uses_control_streams()) {
             if self.control.is_open() {
-                endpoint.send_requests(tick, &mut |message| self.control.say(message).is_ok());
+                endpoint.send_control(tick, &mut |message| self.control.say(message).is_ok());
             }
             if self.qos.is_open() {
                 endpoint.send_qos(tick, &mut |message| self.qos.say(message).is_ok());
@@ -84,7 +84,7 @@ impl ControlPlane {
 
     /// The last word of an endpoint that closes. Nobody waits for an answer.
     pub fn say(&mut self, message: &[u8]) {
-        let until = Instant::now() + FAREWELL;
+        let until = Instant::now() + DETACH_TIMEOUT;
         while let Err(NotTaken::BackPressured) = self.control.say(message)
             && Instant::now() < until
         {

@@ -217,7 +217,7 @@ impl Round {
                 Some(false) if self.is_orphaned() => self.disconnect("its process is gone"),
                 Some(false) => self.work(),
             }
-            self.duties();
+            self.work_endpoints();
             std::thread::park_timeout(TICK);
         }
         let unheard = self.shared.commands.lock().ok().and_then(|mut c| c.take());
@@ -229,8 +229,8 @@ impl Round {
         for (_, endpoint) in std::mem::take(&mut self.endpoints) {
             self.end(&*endpoint);
         }
-        self.announces.detach();
-        self.control.detach();
+        self.announces.disconnect();
+        self.control.disconnect();
         // Handles are gone; the client goes before the driver it talks to.
         drop(self.client.take());
         drop(self.driver.take());
@@ -262,8 +262,8 @@ impl Round {
 
     /// A lease is given back before its lock and its regions are let go.
     fn end(&mut self, endpoint: &dyn Endpoint) {
-        if let Some(farewell) = endpoint.farewell() {
-            self.control.say(&farewell);
+        if let Some(detach_message) = endpoint.detach_message() {
+            self.control.say(&detach_message);
         }
         endpoint.close();
     }
@@ -333,11 +333,11 @@ impl Round {
     fn disconnect(&mut self, how: &str) {
         let tick = Tick { now: now(), bases: &self.bases, events: &self.shared.events };
         for (_, endpoint) in &self.endpoints {
-            endpoint.on_disconnected(&tick);
-            endpoint.detach();
+            endpoint.on_media_driver_lost(&tick);
+            endpoint.disconnect();
         }
-        self.announces.detach();
-        self.control.detach();
+        self.announces.disconnect();
+        self.control.disconnect();
         let errors = self.client.take().map(|c| c.errors()).unwrap_or_default();
         // A driver of our own that stopped answering is replaced, not trusted.
         drop(self.driver.take());
@@ -351,10 +351,10 @@ impl Round {
     }
 
     /// With or without a media driver: signs of life are in shared memory, not in Aeron.
-    fn duties(&self) {
+    fn work_endpoints(&self) {
         let tick = Tick { now: now(), bases: &self.bases, events: &self.shared.events };
         for (_, endpoint) in &self.endpoints {
-            endpoint.duty(&tick);
+            endpoint.do_work(&tick);
         }
     }
 
@@ -365,7 +365,7 @@ impl Round {
             push(tick.events, "aeron_error", error.to_string());
         }
         for (_, endpoint) in &self.endpoints {
-            if let Err(error) = endpoint.attach(client) {
+            if let Err(error) = endpoint.connect(client) {
                 push(tick.events, "aeron_error", error.to_string());
                 self.set_status(|s| s.last_error = Some(error.to_string()));
             }

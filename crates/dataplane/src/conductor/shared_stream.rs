@@ -20,7 +20,7 @@ impl Talk {
         Self { channel, stream_id, publication, subscription, assembler: None, arrivals: 0 }
     }
 
-    pub fn detach(&mut self) {
+    pub fn disconnect(&mut self) {
         self.publication = Handle::None;
         self.subscription = Handle::None;
         self.assembler = None;

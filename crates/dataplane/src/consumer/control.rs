@@ -107,8 +107,8 @@ impl Wanting {
     }
 
     /// What a message changes, and whether it shows that another consumer has our id (decision 17).
-    pub fn on_control_message(&mut self, said: &ControlMessage) -> (Vec<ConfigChange>, bool) {
-        match said {
+    pub fn on_control_message(&mut self, message: &ControlMessage) -> (Vec<ConfigChange>, bool) {
+        match message {
             ControlMessage::Config(config) => {
                 if config.stream_id == self.hello_state.stream_id()
                     && Some(config.consumer_id) == self.hello_state.consumer_id()

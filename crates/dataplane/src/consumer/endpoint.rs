@@ -85,7 +85,7 @@ impl Consumer {
                     (state.draining, state.on_own, state.overlaps) = (None, false, true);
                 }
                 state.own_lane = lane;
-                self.attached.store(false, Ordering::Relaxed);
+                self.connected.store(false, Ordering::Relaxed);
             }
         }
         let limited = self.wanting().is_limited();
@@ -158,9 +158,9 @@ impl Consumer {
 }
 
 impl Endpoint for Consumer {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         self.attach_detour(client);
-        if self.attached.load(Ordering::Relaxed) || self.config.away.only.is_some() {
+        if self.connected.load(Ordering::Relaxed) || self.config.away.only.is_some() {
             return Ok(());
         }
         let config = &self.config;
@@ -176,21 +176,21 @@ impl Endpoint for Consumer {
         let is_settled = state.move_to_own(client, limited)? & is_following;
         let is_there = state.fed.is_some() || state.subscription.get().is_some();
         self.has_subscription.store(is_there, Ordering::Relaxed);
-        self.attached.store(is_there && is_settled, Ordering::Relaxed);
+        self.connected.store(is_there && is_settled, Ordering::Relaxed);
         drop(state);
         self.turn(Vec::new());
         Ok(())
     }
 
-    fn detach(&self) {
-        self.attached.store(false, Ordering::Relaxed);
+    fn disconnect(&self) {
+        self.connected.store(false, Ordering::Relaxed);
         self.has_subscription.store(false, Ordering::Relaxed);
         self.detach_detour();
         {
             let mut state = self.state.lock_first();
             (state.subscription, state.own) = (Handle::None, Handle::None);
             (state.draining, state.on_own, state.own_lane) = (None, false, None);
-            state.following.iter_mut().for_each(|f| f.detach());
+            state.following.iter_mut().for_each(|f| f.disconnect());
         }
         // What was granted went with the media driver: it is asked for again.
         let turns = self.wanting().restart();
@@ -202,12 +202,12 @@ impl Endpoint for Consumer {
         self.end_detour();
         let mut state = self.state.lock_first();
         (state.subscription, state.own, state.draining) = (Handle::None, Handle::None, None);
-        state.following.iter_mut().for_each(|f| f.detach());
+        state.following.iter_mut().for_each(|f| f.disconnect());
         state.mapping = None;
     }
 
     /// A writer that gives no sign of life is dead: its regions are stale (wire §7.1).
-    fn duty(&self, tick: &Tick<'_>) {
+    fn do_work(&self, tick: &Tick<'_>) {
         self.follow_way(tick);
         let now_ns = tick.now.monotonic_ns;
         if now_ns >= self.next_interval_ns.load(Ordering::Relaxed) {
@@ -236,21 +236,21 @@ impl Endpoint for Consumer {
         }
     }
 
-    fn on_disconnected(&self, tick: &Tick<'_>) {
-        if self.lease.as_ref().is_some_and(|l| l.on_disconnected(tick)) {
+    fn on_media_driver_lost(&self, tick: &Tick<'_>) {
+        if self.lease.as_ref().is_some_and(|l| l.on_media_driver_lost(tick)) {
             self.unmap(tick, "the media driver is gone");
         }
     }
 
-    fn talks(&self) -> bool {
+    fn uses_control_streams(&self) -> bool {
         !self.is_closed()
     }
 
-    fn on_control_message(&self, said: &ControlMessage, tick: &Tick<'_>) {
-        if let ControlMessage::Progress(said) = said {
-            return self.hear_progress(said);
+    fn on_control_message(&self, message: &ControlMessage, tick: &Tick<'_>) {
+        if let ControlMessage::Progress(progress) = message {
+            return self.hear_progress(progress);
         }
-        let (turns, collides) = self.wanting().on_control_message(said);
+        let (turns, collides) = self.wanting().on_control_message(message);
         if collides {
             return self.collide(tick);
         }
@@ -267,7 +267,7 @@ impl Endpoint for Consumer {
             let epoch = self.mapping().map_or(0, |m| m.epoch);
             self.event(tick.events, tick.now.monotonic_ns, kind, epoch, detail);
         }
-        if matches!(said, ControlMessage::Config(_)) {
+        if matches!(message, ControlMessage::Config(_)) {
             self.turn(turns);
         }
     }
@@ -297,9 +297,9 @@ impl Endpoint for Consumer {
         wanting.report(qos, now_ns, send);
     }
 
-    fn on_driver(&self, heard: &DriverMessage, tick: &Tick<'_>) {
+    fn on_driver_message(&self, message: &DriverMessage, tick: &Tick<'_>) {
         let Some(lease) = &self.lease else { return };
-        match lease.on_driver(heard, tick) {
+        match lease.on_driver_message(message, tick) {
             Turn::Nothing => {}
             Turn::Granted(response) => {
                 lease.taken_up(tick, response.epoch);
@@ -310,13 +310,13 @@ impl Endpoint for Consumer {
         }
     }
 
-    fn on_newcomer(&self, tick: &Tick<'_>) {
+    fn on_control_image(&self, tick: &Tick<'_>) {
         if let Some(lease) = &self.lease {
-            lease.on_newcomer(tick);
+            lease.on_control_image(tick);
         }
     }
 
-    fn send_requests(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
+    fn send_control(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
         self.wanting().greet(tick.now.monotonic_ns, send);
         // A lease before the subscription would let frames pass unheard.
         if self.has_subscription.load(Ordering::Relaxed)
@@ -326,11 +326,11 @@ impl Endpoint for Consumer {
         }
     }
 
-    fn farewell(&self) -> Option<Vec<u8>> {
-        self.lease.as_ref()?.farewell()
+    fn detach_message(&self) -> Option<Vec<u8>> {
+        self.lease.as_ref()?.detach_request()
     }
 
-    fn hears_announces(&self) -> bool {
+    fn receives_announces(&self) -> bool {
         !self.is_closed() && self.config.away.only.is_none()
     }
 

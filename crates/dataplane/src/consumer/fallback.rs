@@ -176,7 +176,7 @@ impl Consumer {
     /// A way that the media driver refuses keeps nobody from shared memory.
     pub(super) fn attach_detour(&self, client: &Client) {
         if let Some((way, receiver)) = &self.detour().under_way
-            && let Err(error) = receiver.attach(client)
+            && let Err(error) = receiver.connect(client)
         {
             way.refuse(error.to_string());
         }
@@ -184,7 +184,7 @@ impl Consumer {
 
     pub(super) fn detach_detour(&self) {
         if let Some((_, receiver)) = &self.detour().under_way {
-            receiver.detach();
+            receiver.disconnect();
         }
     }
 

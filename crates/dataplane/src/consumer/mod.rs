@@ -56,7 +56,7 @@ pub struct Consumer {
     config: Config,
     state: TurnLock<Reading>,
     /// The subscription is there: nothing to attach, and no lock to take for it at every tick.
-    attached: AtomicBool,
+    connected: AtomicBool,
     has_subscription: AtomicBool,
     /// Who it is where no lease says so.
     own_id: AtomicU32,
@@ -94,7 +94,7 @@ impl Consumer {
         Self {
             config,
             state: TurnLock::new(state),
-            attached: AtomicBool::new(false),
+            connected: AtomicBool::new(false),
             has_subscription: AtomicBool::new(false),
             own_id: AtomicU32::new(crate::lease::random_id()),
             lease: options.map(Lease::new),

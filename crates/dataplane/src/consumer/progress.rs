@@ -54,7 +54,7 @@ impl Following {
         Ok(self.subscription.get().is_some())
     }
 
-    pub(crate) fn detach(&mut self) {
+    pub(crate) fn disconnect(&mut self) {
         *self = Self::default();
     }
 
@@ -185,7 +185,7 @@ impl Consumer {
             {
                 following.subscription = Handle::None;
                 following.lane.clone_from(lane);
-                self.attached.store(false, Ordering::Relaxed);
+                self.connected.store(false, Ordering::Relaxed);
             }
         }
     }

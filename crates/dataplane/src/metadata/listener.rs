@@ -180,7 +180,7 @@ impl Stream {
 }
 
 impl Endpoint for MetadataEar {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let mut state = self.lock();
         if state.closed {
             return Ok(());
@@ -191,7 +191,7 @@ impl Endpoint for MetadataEar {
         state.subscription.advance(|| client.add_subscription(&self.channel, self.stream_id))
     }
 
-    fn detach(&self) {
+    fn disconnect(&self) {
         let mut state = self.lock();
         (state.subscription, state.assembler) = (Handle::None, None);
         (state.underway, state.departures) = (Underway::default(), 0);
@@ -199,10 +199,10 @@ impl Endpoint for MetadataEar {
 
     fn close(&self) {
         self.lock().closed = true;
-        self.detach();
+        self.disconnect();
     }
 
-    fn duty(&self, _: &Tick<'_>) {
+    fn do_work(&self, _: &Tick<'_>) {
         self.lock().hear(&self.counters);
     }
 }

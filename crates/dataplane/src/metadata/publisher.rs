@@ -79,7 +79,7 @@ impl Bulletin {
 }
 
 impl Endpoint for Bulletin {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let mut state = self.lock();
         if state.closed {
             return Ok(());
@@ -87,7 +87,7 @@ impl Endpoint for Bulletin {
         state.publication.advance(|| client.add_publication(&self.channel, self.stream_id))
     }
 
-    fn detach(&self) {
+    fn disconnect(&self) {
         self.lock().publication = Handle::None;
     }
 
@@ -97,19 +97,19 @@ impl Endpoint for Bulletin {
         state.publication = Handle::None;
     }
 
-    fn talks(&self) -> bool {
+    fn uses_control_streams(&self) -> bool {
         true
     }
 
-    fn on_control_message(&self, said: &ControlMessage, tick: &Tick<'_>) {
-        if let ControlMessage::Hello(hello) = said
+    fn on_control_message(&self, message: &ControlMessage, tick: &Tick<'_>) {
+        if let ControlMessage::Hello(hello) = message
             && hello.stream_id == self.producer.stream_id()
         {
             self.lock().schedule.on_hello(hello.consumer_id, tick.now.monotonic_ns);
         }
     }
 
-    fn duty(&self, tick: &Tick<'_>) {
+    fn do_work(&self, tick: &Tick<'_>) {
         self.say(&mut self.lock(), tick.now.monotonic_ns);
     }
 }

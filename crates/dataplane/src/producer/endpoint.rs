@@ -69,7 +69,7 @@ impl Producer {
         }
         let mut state = self.state.lock_first();
         changes.into_iter().for_each(|change| state.lanes.apply(change));
-        self.attached.store(false, Ordering::Relaxed);
+        self.connected.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn producer_id(&self) -> u32 {
@@ -108,8 +108,8 @@ fn prefault(mapping: Arc<MappedEpoch>) {
 }
 
 impl Endpoint for Producer {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
-        if self.attached.load(Ordering::Relaxed) {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
+        if self.connected.load(Ordering::Relaxed) {
             return Ok(());
         }
         let config = &self.config;
@@ -119,17 +119,17 @@ impl Endpoint for Producer {
         })?;
         let has_lanes = state.lanes.advance(client) & state.voice.advance(client, config)?;
         self.has_publication.store(state.publication.get().is_some(), Ordering::Relaxed);
-        self.attached.store(state.publication.get().is_some() && has_lanes, Ordering::Relaxed);
+        self.connected.store(state.publication.get().is_some() && has_lanes, Ordering::Relaxed);
         Ok(())
     }
 
-    fn detach(&self) {
-        self.attached.store(false, Ordering::Relaxed);
+    fn disconnect(&self) {
+        self.connected.store(false, Ordering::Relaxed);
         self.has_publication.store(false, Ordering::Relaxed);
         let mut state = self.state.lock_first();
         state.publication = Handle::None;
-        state.lanes.detach();
-        state.voice.detach();
+        state.lanes.disconnect();
+        state.voice.disconnect();
     }
 
     fn close(&self) {
@@ -138,20 +138,20 @@ impl Endpoint for Producer {
         let mut state = self.state.lock_first();
         state.publication = Handle::None;
         state.lanes.clear();
-        state.voice.detach();
+        state.voice.disconnect();
     }
 
-    fn on_disconnected(&self, tick: &Tick<'_>) {
-        if self.lease.as_ref().is_some_and(|l| l.on_disconnected(tick)) {
+    fn on_media_driver_lost(&self, tick: &Tick<'_>) {
+        if self.lease.as_ref().is_some_and(|l| l.on_media_driver_lost(tick)) {
             self.let_go();
         }
     }
 
-    fn talks(&self) -> bool {
+    fn uses_control_streams(&self) -> bool {
         !self.closed.load(Ordering::Relaxed)
     }
 
-    fn hears_announces(&self) -> bool {
+    fn receives_announces(&self) -> bool {
         self.lease.is_some()
     }
 
@@ -166,28 +166,28 @@ impl Endpoint for Producer {
         }
     }
 
-    fn on_driver(&self, heard: &DriverMessage, tick: &Tick<'_>) {
-        let changes = self.wishing().on_driver(heard);
+    fn on_driver_message(&self, message: &DriverMessage, tick: &Tick<'_>) {
+        let changes = self.wishing().on_driver_message(message);
         self.apply(changes);
         let Some(lease) = &self.lease else { return };
-        match lease.on_driver(heard, tick) {
+        match lease.on_driver_message(message, tick) {
             Turn::Granted(response) => self.take_up(lease, response, tick),
             Turn::Ended => self.let_go(),
             Turn::ProducerGone(_) | Turn::Nothing => {}
         }
     }
 
-    fn on_newcomer(&self, tick: &Tick<'_>) {
+    fn on_control_image(&self, tick: &Tick<'_>) {
         if let Some(lease) = &self.lease {
-            lease.on_newcomer(tick);
+            lease.on_control_image(tick);
         }
     }
 
-    fn on_control_message(&self, said: &ControlMessage, tick: &Tick<'_>) {
-        let changes = self.wishing().on_control_message(said, tick.now.monotonic_ns);
-        if matches!(said, ControlMessage::Hello(hello) if hello.stream_id == self.config.stream_id) {
+    fn on_control_message(&self, message: &ControlMessage, tick: &Tick<'_>) {
+        let changes = self.wishing().on_control_message(message, tick.now.monotonic_ns);
+        if matches!(message, ControlMessage::Hello(hello) if hello.stream_id == self.config.stream_id) {
             // Someone may be waiting to map us.
-            self.announce_soon();
+            self.announce_now();
             self.next_listeners_ns.store(0, Ordering::Relaxed);
         }
         self.apply(changes);
@@ -215,7 +215,7 @@ impl Endpoint for Producer {
         }
     }
 
-    fn send_requests(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
+    fn send_control(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
         self.wishing().send(send);
         // Without its descriptor stream it could not say a word of what it writes.
         if self.has_publication.load(Ordering::Relaxed)
@@ -225,12 +225,12 @@ impl Endpoint for Producer {
         }
     }
 
-    fn farewell(&self) -> Option<Vec<u8>> {
-        self.lease.as_ref()?.farewell()
+    fn detach_message(&self) -> Option<Vec<u8>> {
+        self.lease.as_ref()?.detach_request()
     }
 
     /// Alone, the producer gives the sign of life of its regions itself.
-    fn duty(&self, tick: &Tick<'_>) {
+    fn do_work(&self, tick: &Tick<'_>) {
         let now_ns = tick.now.monotonic_ns;
         let changes = self.wishing().on_tick(now_ns);
         self.apply(changes);
@@ -249,11 +249,11 @@ impl Endpoint for Producer {
         self.config.announce.is_some() && !self.closed.load(Ordering::Relaxed)
     }
 
-    fn announce_soon(&self) {
+    fn announce_now(&self) {
         self.next_announce_ns.store(0, Ordering::Relaxed);
     }
 
-    fn send_due(&self, now: Now, send: &mut dyn FnMut(&[u8]) -> bool) {
+    fn send_announces(&self, now: Now, send: &mut dyn FnMut(&[u8]) -> bool) {
         let Some(announce) = &self.config.announce else { return };
         if now.monotonic_ns < self.next_announce_ns.load(Ordering::Relaxed) {
             return;

@@ -35,8 +35,8 @@ impl Wishing {
         }
     }
 
-    pub fn on_control_message(&mut self, said: &ControlMessage, now_ns: u64) -> Vec<StreamChange> {
-        match said {
+    pub fn on_control_message(&mut self, message: &ControlMessage, now_ns: u64) -> Vec<StreamChange> {
+        match message {
             ControlMessage::Hello(hello) => {
                 let Some((answer, changes)) = self.wishes.on_hello(hello, now_ns) else {
                     return Vec::new();
@@ -64,8 +64,8 @@ impl Wishing {
     }
 
     /// A consumer whose lease has ended has left.
-    pub fn on_driver(&mut self, heard: &DriverMessage) -> Vec<StreamChange> {
-        match heard {
+    pub fn on_driver_message(&mut self, message: &DriverMessage) -> Vec<StreamChange> {
+        match message {
             DriverMessage::Revoked(r)
                 if r.lease.role == Role::Consumer && r.lease.stream_id == self.stream_id =>
             {

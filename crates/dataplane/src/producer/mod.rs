@@ -85,7 +85,7 @@ pub struct Producer {
     config: Config,
     state: TurnLock<State>,
     /// All publications are there: nothing to attach, and no lock to take for it at every tick.
-    attached: AtomicBool,
+    connected: AtomicBool,
     has_publication: AtomicBool,
     /// On a driver: the right to the regions. Alone: none.
     lease: Option<Lease>,
@@ -156,7 +156,7 @@ impl Producer {
         Self {
             config,
             state: TurnLock::new(state),
-            attached: AtomicBool::new(false),
+            connected: AtomicBool::new(false),
             has_publication: AtomicBool::new(false),
             lease,
             wishing,

@@ -107,7 +107,7 @@ impl Lanes {
         complete
     }
 
-    pub fn detach(&mut self) {
+    pub fn disconnect(&mut self) {
         for lane in self.descriptors.iter_mut().chain(&mut self.control) {
             lane.publication = Handle::None;
         }

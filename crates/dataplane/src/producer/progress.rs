@@ -37,7 +37,7 @@ impl Voice {
         Ok(self.shared.get().is_some())
     }
 
-    pub(super) fn detach(&mut self) {
+    pub(super) fn disconnect(&mut self) {
         self.shared = Handle::None;
     }
 }
@@ -71,7 +71,7 @@ impl Producer {
 
     /// Whether someone wants to hear of frames that are still filling, and can be told.
     pub fn has_listeners(&self) -> bool {
-        self.has_listeners.load(Ordering::Relaxed) && self.attached.load(Ordering::Relaxed)
+        self.has_listeners.load(Ordering::Relaxed) && self.connected.load(Ordering::Relaxed)
     }
 
     /// The first `bytes` of the claim are in place. Never waits.
@@ -131,7 +131,7 @@ impl Producer {
                 let mut state = self.state.lock_first();
                 state.voice.progress_schedule.set_pace(pace);
                 if std::mem::replace(&mut state.voice.wants_shared, wants_shared) != wants_shared {
-                    self.attached.store(false, Ordering::Relaxed);
+                    self.connected.store(false, Ordering::Relaxed);
                 }
                 self.has_listeners.store(pace.is_some(), Ordering::Relaxed);
             }
