@@ -14,7 +14,7 @@ const LIMIT: usize = 256;
 /// By then a subscriber whose client is not starved has seen our image.
 const JOINED_AFTER_NS: u64 = 50_000_000;
 
-pub struct Announces {
+pub struct AnnounceStream {
     channel: String,
     stream_id: i32,
     publication: Handle<Publication>,
@@ -23,10 +23,10 @@ pub struct Announces {
     malformed: u64,
     arrivals: u64,
     /// When all is to be said again because someone came; 0 while nobody listens.
-    say_again_ns: Option<u64>,
+    repeat_at_ns: Option<u64>,
 }
 
-impl Announces {
+impl AnnounceStream {
     pub fn new(channel: String, stream_id: i32) -> Self {
         let (publication, subscription) = (Handle::None, Handle::None);
         Self {
@@ -37,31 +37,31 @@ impl Announces {
             assembler: None,
             malformed: 0,
             arrivals: 0,
-            say_again_ns: Some(0),
+            repeat_at_ns: Some(0),
         }
     }
 
     pub fn disconnect(&mut self) {
         self.publication = Handle::None;
-        self.say_again_ns = Some(0);
+        self.repeat_at_ns = Some(0);
         self.subscription = Handle::None;
         self.assembler = None;
     }
 
     pub fn work(&mut self, client: &Client, endpoints: &[(u64, Arc<dyn Endpoint>)], tick: &Tick<'_>) {
         if endpoints.iter().any(|(_, e)| e.receives_announces()) {
-            self.hear(client, endpoints, tick);
+            self.receive(client, endpoints, tick);
         }
         if endpoints.iter().any(|(_, e)| e.sends_announces()) {
-            self.speak(client, endpoints, tick);
+            self.send(client, endpoints, tick);
         }
     }
 
-    fn hear(&mut self, client: &Client, endpoints: &[(u64, Arc<dyn Endpoint>)], tick: &Tick<'_>) {
+    fn receive(&mut self, client: &Client, endpoints: &[(u64, Arc<dyn Endpoint>)], tick: &Tick<'_>) {
         // One reader that sleeps must not stall those who announce.
         let _ =
             self.subscription.advance(|| client.add_subscription(&untethered(&self.channel), self.stream_id));
-        let Handle::There(subscription) = &mut self.subscription else {
+        let Handle::Ready(subscription) = &mut self.subscription else {
             return;
         };
         if self.assembler.is_none() {
@@ -70,9 +70,9 @@ impl Announces {
         let Some(assembler) = &mut self.assembler else {
             return;
         };
-        let mut heard = Vec::new();
+        let mut announces = Vec::new();
         assembler.poll(subscription, LIMIT, |bytes, header| match PoolAnnounce::decode(bytes) {
-            Decoded::Announce(announce) => heard.push((announce, header.session_id())),
+            Decoded::Announce(announce) => announces.push((announce, header.session_id())),
             Decoded::Malformed(_) => self.malformed += 1,
             Decoded::Other => {}
         });
@@ -81,7 +81,7 @@ impl Announces {
         if std::mem::replace(&mut self.arrivals, arrivals) != arrivals {
             endpoints.iter().for_each(|(_, e)| e.announce_now());
         }
-        for (announce, session) in heard {
+        for (announce, session) in announces {
             let join_ns = subscription.images().joined_ns(session).unwrap_or(0);
             for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.receives_announces()) {
                 endpoint.on_announce(&announce, join_ns, tick);
@@ -89,21 +89,21 @@ impl Announces {
         }
     }
 
-    fn speak(&mut self, client: &Client, endpoints: &[(u64, Arc<dyn Endpoint>)], tick: &Tick<'_>) {
+    fn send(&mut self, client: &Client, endpoints: &[(u64, Arc<dyn Endpoint>)], tick: &Tick<'_>) {
         let _ = self.publication.advance(|| client.add_publication(&self.channel, self.stream_id));
         let Some(publication) = self.publication.get() else {
             return;
         };
         // Nobody listens: all stays due, and is said to the first who comes.
         if !publication.is_connected() {
-            self.say_again_ns = Some(0);
+            self.repeat_at_ns = Some(0);
             return;
         }
         let now_ns = tick.now.monotonic_ns;
-        if self.say_again_ns.is_some_and(|at| at <= now_ns) {
+        if self.repeat_at_ns.is_some_and(|at| at <= now_ns) {
             endpoints.iter().for_each(|(_, e)| e.announce_now());
             // We see the listener before it knows itself joined, and then takes the first for a replay.
-            self.say_again_ns = (self.say_again_ns == Some(0)).then_some(now_ns + JOINED_AFTER_NS);
+            self.repeat_at_ns = (self.repeat_at_ns == Some(0)).then_some(now_ns + JOINED_AFTER_NS);
         }
         for (_, endpoint) in endpoints {
             endpoint.send_announces(tick.now, &mut |message| match publication.offer(message) {

@@ -8,7 +8,7 @@ use tensorpool_core::wire::control::ControlMessage;
 use tensorpool_core::wire::driver::DriverMessage;
 
 use crate::aeron::{Client, NotTaken};
-use crate::conductor::shared_stream::Talk;
+use crate::conductor::shared_stream::SharedStream;
 use crate::conductor::{Endpoint, Tick};
 
 /// Messages taken in one round; the rest waits for the next. Many: the stream is everybody's, and who falls
@@ -20,15 +20,15 @@ const DETACH_TIMEOUT: Duration = Duration::from_millis(20);
 type Endpoints = [(u64, Arc<dyn Endpoint>)];
 
 pub struct ControlPlane {
-    control: Talk,
-    qos: Talk,
+    control: SharedStream,
+    qos: SharedStream,
 }
 
 impl ControlPlane {
     pub fn new(channel: &str, control_stream_id: i32, qos_stream_id: i32) -> Self {
         Self {
-            control: Talk::new(channel.to_owned(), control_stream_id),
-            qos: Talk::new(channel.to_owned(), qos_stream_id),
+            control: SharedStream::new(channel.to_owned(), control_stream_id),
+            qos: SharedStream::new(channel.to_owned(), qos_stream_id),
         }
     }
 
@@ -38,54 +38,54 @@ impl ControlPlane {
     }
 
     /// Hears what has been said, and lets the endpoints act on it.
-    pub fn hear(&mut self, client: &Client, endpoints: &Endpoints, tick: &Tick<'_>) {
+    pub fn receive(&mut self, client: &Client, endpoints: &Endpoints, tick: &Tick<'_>) {
         if !endpoints.iter().any(|(_, e)| e.uses_control_streams()) {
             return;
         }
         self.control.open(client);
         self.qos.open(client);
-        let (mut from_driver, mut spoken) = (Vec::new(), Vec::new());
-        self.control.hear(LIMIT, |bytes| match DriverMessage::decode(bytes) {
+        let (mut driver_messages, mut control_messages) = (Vec::new(), Vec::new());
+        self.control.poll(LIMIT, |bytes| match DriverMessage::decode(bytes) {
             DriverMessage::Other => match ControlMessage::decode(bytes) {
                 ControlMessage::Other | ControlMessage::Malformed(_) => {}
-                said => spoken.push(said),
+                message => control_messages.push(message),
             },
             DriverMessage::Malformed(_) => {}
-            said => from_driver.push(said),
+            message => driver_messages.push(message),
         });
-        self.qos.hear(LIMIT, |bytes| {
-            if let said @ (ControlMessage::QosConsumer(_) | ControlMessage::QosProducer(_)) =
+        self.qos.poll(LIMIT, |bytes| {
+            if let message @ (ControlMessage::QosConsumer(_) | ControlMessage::QosProducer(_)) =
                 ControlMessage::decode(bytes)
             {
-                spoken.push(said);
+                control_messages.push(message);
             }
         });
-        let someone_came = self.control.someone_came();
+        let image_joined = self.control.image_joined();
         for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.uses_control_streams()) {
-            if someone_came {
+            if image_joined {
                 endpoint.on_control_image(tick);
             }
-            from_driver.iter().for_each(|said| endpoint.on_driver_message(said, tick));
-            spoken.iter().for_each(|said| endpoint.on_control_message(said, tick));
+            driver_messages.iter().for_each(|message| endpoint.on_driver_message(message, tick));
+            control_messages.iter().for_each(|message| endpoint.on_control_message(message, tick));
         }
     }
 
     /// Says what the endpoints have to say.
-    pub fn speak(&mut self, endpoints: &Endpoints, tick: &Tick<'_>) {
+    pub fn send(&mut self, endpoints: &Endpoints, tick: &Tick<'_>) {
         for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.uses_control_streams()) {
             if self.control.is_open() {
-                endpoint.send_control(tick, &mut |message| self.control.say(message).is_ok());
+                endpoint.send_control(tick, &mut |message| self.control.offer(message).is_ok());
             }
             if self.qos.is_open() {
-                endpoint.send_qos(tick, &mut |message| self.qos.say(message).is_ok());
+                endpoint.send_qos(tick, &mut |message| self.qos.offer(message).is_ok());
             }
         }
     }
 
     /// The last word of an endpoint that closes. Nobody waits for an answer.
-    pub fn say(&mut self, message: &[u8]) {
+    pub fn send_last(&mut self, message: &[u8]) {
         let until = Instant::now() + DETACH_TIMEOUT;
-        while let Err(NotTaken::BackPressured) = self.control.say(message)
+        while let Err(NotTaken::BackPressured) = self.control.offer(message)
             && Instant::now() < until
         {
             std::thread::sleep(Duration::from_millis(1));

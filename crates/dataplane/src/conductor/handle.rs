@@ -12,30 +12,30 @@ const RETRY: Duration = Duration::from_secs(1);
 pub enum Handle<T> {
     #[default]
     None,
-    Asked(Pending<T>),
+    Requested(Pending<T>),
     /// Not given; to be asked for again at that time.
     Refused(Instant),
-    There(T),
+    Ready(T),
 }
 
 impl<T: 'static> Handle<T> {
-    /// Asks with `ask` if nothing is there yet, then takes what came. After a refusal it asks again, later.
+    /// Asks with `request` if nothing is there yet, then takes what came. After a refusal it asks again, later.
     pub fn advance(
         &mut self,
-        ask: impl FnOnce() -> Result<Pending<T>, AeronError>,
+        request: impl FnOnce() -> Result<Pending<T>, AeronError>,
     ) -> Result<(), AeronError> {
         match self {
             Self::Refused(until) if Instant::now() < *until => return Ok(()),
             Self::None | Self::Refused(_) => {
                 *self = Self::Refused(Instant::now() + RETRY);
-                *self = Self::Asked(ask()?);
+                *self = Self::Requested(request()?);
             }
-            Self::Asked(_) | Self::There(_) => {}
+            Self::Requested(_) | Self::Ready(_) => {}
         }
-        if let Self::Asked(pending) = self {
+        if let Self::Requested(pending) = self {
             match pending.poll() {
                 Ok(None) => {}
-                Ok(Some(made)) => *self = Self::There(made),
+                Ok(Some(handle)) => *self = Self::Ready(handle),
                 Err(error) => {
                     *self = Self::Refused(Instant::now() + RETRY);
                     return Err(error);
@@ -47,7 +47,7 @@ impl<T: 'static> Handle<T> {
 
     pub fn get(&mut self) -> Option<&mut T> {
         match self {
-            Self::There(handle) => Some(handle),
+            Self::Ready(handle) => Some(handle),
             _ => None,
         }
     }

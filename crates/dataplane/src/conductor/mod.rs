@@ -25,7 +25,7 @@ pub mod events;
 pub mod handle;
 mod shared_stream;
 
-use announce_stream::Announces;
+use announce_stream::AnnounceStream;
 use control_plane::ControlPlane;
 pub use endpoint::{Endpoint, Tick};
 use events::{Event, Events};
@@ -92,8 +92,8 @@ impl Conductor {
             changed: Condvar::new(),
             events: Events::default(),
         });
-        let round = Round {
-            announces: Announces::new(config.announce_channel.clone(), config.announce_stream_id),
+        let conductor_loop = ConductorLoop {
+            announce_stream: AnnounceStream::new(config.announce_channel.clone(), config.announce_stream_id),
             control: ControlPlane::new(
                 &config.control_channel,
                 config.control_stream_id,
@@ -106,10 +106,11 @@ impl Conductor {
             client: None,
             driver: None,
             watch: None,
-            next_look: Instant::now(),
+            next_watch: Instant::now(),
             next_try: Instant::now(),
         };
-        let thread = std::thread::Builder::new().name("tp-conductor".into()).spawn(move || round.run())?;
+        let thread =
+            std::thread::Builder::new().name("tp-conductor".into()).spawn(move || conductor_loop.run())?;
         Ok(Self {
             shared,
             thread: Mutex::new(Some(thread)),
@@ -193,24 +194,24 @@ impl Drop for Conductor {
 }
 
 /// The state of the conductor's thread.
-struct Round {
+struct ConductorLoop {
     config: Config,
     bases: AllowedBases,
     shared: Arc<Shared>,
     endpoints: Vec<(u64, Arc<dyn Endpoint>)>,
-    announces: Announces,
+    announce_stream: AnnounceStream,
     control: ControlPlane,
     client: Option<Client>,
     driver: Option<MediaDriver>,
     /// On a media driver in another process, where it can be watched.
     watch: Option<DeathWatch>,
-    next_look: Instant,
+    next_watch: Instant,
     next_try: Instant,
 }
 
-impl Round {
+impl ConductorLoop {
     fn run(mut self) {
-        while self.obey() {
+        while self.run_commands() {
             match self.client.as_ref().map(Client::is_closed) {
                 None => self.connect(),
                 Some(true) => self.disconnect("it stopped answering"),
@@ -220,8 +221,8 @@ impl Round {
             self.work_endpoints();
             std::thread::park_timeout(TICK);
         }
-        let unheard = self.shared.commands.lock().ok().and_then(|mut c| c.take());
-        for command in unheard.into_iter().flatten() {
+        let unhandled = self.shared.commands.lock().ok().and_then(|mut c| c.take());
+        for command in unhandled.into_iter().flatten() {
             if let Command::Add(_, endpoint) = command {
                 endpoint.close();
             }
@@ -229,7 +230,7 @@ impl Round {
         for (_, endpoint) in std::mem::take(&mut self.endpoints) {
             self.end(&*endpoint);
         }
-        self.announces.disconnect();
+        self.announce_stream.disconnect();
         self.control.disconnect();
         // Handles are gone; the client goes before the driver it talks to.
         drop(self.client.take());
@@ -237,7 +238,7 @@ impl Round {
     }
 
     /// Carries out commands; false to stop.
-    fn obey(&mut self) -> bool {
+    fn run_commands(&mut self) -> bool {
         let commands = self
             .shared
             .commands
@@ -263,7 +264,7 @@ impl Round {
     /// A lease is given back before its lock and its regions are let go.
     fn end(&mut self, endpoint: &dyn Endpoint) {
         if let Some(detach_message) = endpoint.detach_message() {
-            self.control.say(&detach_message);
+            self.control.send_last(&detach_message);
         }
         endpoint.close();
     }
@@ -323,10 +324,10 @@ impl Round {
 
     fn is_orphaned(&mut self) -> bool {
         let now = Instant::now();
-        let Some(watch) = self.watch.as_ref().filter(|_| now >= self.next_look) else {
+        let Some(watch) = self.watch.as_ref().filter(|_| now >= self.next_watch) else {
             return false;
         };
-        self.next_look = now + WATCH;
+        self.next_watch = now + WATCH;
         watch.is_dead()
     }
 
@@ -336,7 +337,7 @@ impl Round {
             endpoint.on_media_driver_lost(&tick);
             endpoint.disconnect();
         }
-        self.announces.disconnect();
+        self.announce_stream.disconnect();
         self.control.disconnect();
         let errors = self.client.take().map(|c| c.errors()).unwrap_or_default();
         // A driver of our own that stopped answering is replaced, not trusted.
@@ -372,9 +373,9 @@ impl Round {
         }
         // What the driver says of a lease comes before the announce that follows from it; and who was asleep
         // hears both before it judges, and speaks.
-        self.control.hear(client, &self.endpoints, &tick);
-        self.announces.work(client, &self.endpoints, &tick);
-        self.control.speak(&self.endpoints, &tick);
+        self.control.receive(client, &self.endpoints, &tick);
+        self.announce_stream.work(client, &self.endpoints, &tick);
+        self.control.send(&self.endpoints, &tick);
     }
 
     fn set_status(&self, change: impl FnOnce(&mut Status)) {

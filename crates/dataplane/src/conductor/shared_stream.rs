@@ -5,7 +5,7 @@ use crate::aeron::channels::untethered;
 use crate::aeron::{Assembler, Client, NotTaken, Publication, Subscription};
 use crate::conductor::handle::Handle;
 
-pub struct Talk {
+pub struct SharedStream {
     channel: String,
     stream_id: i32,
     publication: Handle<Publication>,
@@ -14,7 +14,7 @@ pub struct Talk {
     arrivals: u64,
 }
 
-impl Talk {
+impl SharedStream {
     pub fn new(channel: String, stream_id: i32) -> Self {
         let (publication, subscription) = (Handle::None, Handle::None);
         Self { channel, stream_id, publication, subscription, assembler: None, arrivals: 0 }
@@ -39,25 +39,25 @@ impl Talk {
 
     /// Both ends are there: who asks before it can hear would miss the answer.
     pub fn is_open(&self) -> bool {
-        matches!((&self.subscription, &self.publication), (Handle::There(_), Handle::There(_)))
+        matches!((&self.subscription, &self.publication), (Handle::Ready(_), Handle::Ready(_)))
     }
 
     /// Hands up to `limit` whole messages to `f`, our own among them.
-    pub fn hear(&mut self, limit: usize, mut f: impl FnMut(&[u8])) {
-        if let (Handle::There(subscription), Some(assembler)) = (&mut self.subscription, &mut self.assembler)
+    pub fn poll(&mut self, limit: usize, mut f: impl FnMut(&[u8])) {
+        if let (Handle::Ready(subscription), Some(assembler)) = (&mut self.subscription, &mut self.assembler)
         {
             assembler.poll(subscription, limit, |bytes, _| f(bytes));
         }
     }
 
     /// Whether someone new has begun to speak since the last question.
-    pub fn someone_came(&mut self) -> bool {
-        let Handle::There(subscription) = &mut self.subscription else { return false };
+    pub fn image_joined(&mut self) -> bool {
+        let Handle::Ready(subscription) = &mut self.subscription else { return false };
         let arrivals = subscription.images().arrivals();
         std::mem::replace(&mut self.arrivals, arrivals) != arrivals
     }
 
-    pub fn say(&mut self, message: &[u8]) -> Result<i64, NotTaken> {
+    pub fn offer(&mut self, message: &[u8]) -> Result<i64, NotTaken> {
         self.publication.get().map_or(Err(NotTaken::Closed), |p| p.offer(message))
     }
 }

@@ -268,7 +268,7 @@ impl Consumer {
         }
         // Out of the state for the poll, so that the callback may have the rest of it.
         let mut subscription = match std::mem::take(&mut state.subscription) {
-            Handle::There(subscription) => subscription,
+            Handle::Ready(subscription) => subscription,
             // One that is on its way goes back: a reader that polls all the time would lose it each time.
             other => {
                 state.subscription = other;
@@ -280,7 +280,7 @@ impl Consumer {
         if let Some((session, joined @ None)) = &mut state.image {
             *joined = subscription.images().joined_ns(*session);
         }
-        state.subscription = Handle::There(subscription);
+        state.subscription = Handle::Ready(subscription);
         taken
     }
 
@@ -314,7 +314,7 @@ impl Consumer {
     pub(crate) fn feed_from(&self, feed: Arc<Feed>) {
         let mut state = self.state.lock_first();
         if !state.on_own
-            && let Handle::There(before) = std::mem::take(&mut state.subscription)
+            && let Handle::Ready(before) = std::mem::take(&mut state.subscription)
         {
             state.drain_first(before);
         }

@@ -160,7 +160,7 @@ impl Reading {
         let before = std::mem::replace(&mut self.subscription, std::mem::take(&mut self.own));
         if limited {
             (self.overlaps, self.image) = (true, None);
-        } else if let Handle::There(before) = before {
+        } else if let Handle::Ready(before) = before {
             self.drain_first(before);
         }
         (self.on_own, self.limited, self.departures) = (true, limited, 0);
