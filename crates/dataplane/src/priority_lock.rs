@@ -8,21 +8,21 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-pub struct TurnLock<T> {
+pub struct PriorityLock<T> {
     inner: Mutex<T>,
-    wanted: AtomicU32,
+    priority_waiters: AtomicU32,
 }
 
-impl<T> TurnLock<T> {
+impl<T> PriorityLock<T> {
     pub fn new(value: T) -> Self {
-        Self { inner: Mutex::new(value), wanted: AtomicU32::new(0) }
+        Self { inner: Mutex::new(value), priority_waiters: AtomicU32::new(0) }
     }
 
     /// For the user's threads.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        if self.wanted.load(Ordering::Relaxed) != 0 {
-            self.give_way();
+        if self.priority_waiters.load(Ordering::Relaxed) != 0 {
+            self.yield_to_priority();
         }
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -30,7 +30,7 @@ impl<T> TurnLock<T> {
     /// For the user's threads: the lock if it is free and the conductor does not want it.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        if self.wanted.load(Ordering::Relaxed) != 0 {
+        if self.priority_waiters.load(Ordering::Relaxed) != 0 {
             return None;
         }
         match self.inner.try_lock() {
@@ -41,40 +41,40 @@ impl<T> TurnLock<T> {
     }
 
     #[cold]
-    fn give_way(&self) {
-        while self.wanted.load(Ordering::Relaxed) != 0 {
+    fn yield_to_priority(&self) {
+        while self.priority_waiters.load(Ordering::Relaxed) != 0 {
             std::thread::yield_now();
         }
     }
 
     /// For the conductor: waits for one holder at most.
-    pub fn lock_first(&self) -> MutexGuard<'_, T> {
-        self.wanted.fetch_add(1, Ordering::Relaxed);
+    pub fn lock_priority(&self) -> MutexGuard<'_, T> {
+        self.priority_waiters.fetch_add(1, Ordering::Relaxed);
         let guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        self.wanted.fetch_sub(1, Ordering::Relaxed);
+        self.priority_waiters.fetch_sub(1, Ordering::Relaxed);
         guard
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::TurnLock;
+    use super::PriorityLock;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
     #[test]
     fn a_thread_that_never_pauses_lets_the_other_in() {
-        let (lock, stop) = (TurnLock::new(()), AtomicBool::new(false));
+        let (lock, stop) = (PriorityLock::new(()), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    let _held = lock.lock();
+                    let _guard = lock.lock();
                     let until = Instant::now() + Duration::from_micros(500);
                     while Instant::now() < until {}
                 }
             });
             for _ in 0..200 {
-                drop(lock.lock_first());
+                drop(lock.lock_priority());
             }
             stop.store(true, Ordering::Relaxed);
         });
@@ -82,12 +82,12 @@ mod tests {
 
     #[test]
     fn a_try_takes_a_free_lock_and_no_other() {
-        let lock = TurnLock::new(1);
+        let lock = PriorityLock::new(1);
         assert_eq!(lock.try_lock().as_deref(), Some(&1));
-        let held = lock.lock();
+        let guard = lock.lock();
         assert!(lock.try_lock().is_none());
-        drop(held);
-        lock.wanted.store(1, Ordering::Relaxed);
+        drop(guard);
+        lock.priority_waiters.store(1, Ordering::Relaxed);
         assert!(lock.try_lock().is_none(), "the conductor goes first");
     }
 }

@@ -14,7 +14,7 @@ use tensorpool_core::recording::stream_buffer::{BACKLOG, Counts, DISK_FULL, Limi
 
 use crate::consumer::Consumer;
 use crate::idle::{Idle, Strategy};
-use crate::priority_lock::TurnLock;
+use crate::priority_lock::PriorityLock;
 
 /// How long the loop goes on after it was told to end, where there is more to take.
 const LAST_LOOKS: Duration = Duration::from_millis(250);
@@ -33,7 +33,7 @@ pub struct LaneStats {
 }
 
 struct Shared {
-    lanes: TurnLock<Vec<Lane>>,
+    lanes: PriorityLock<Vec<Lane>>,
     memory: Arc<ArenaPool>,
     rows: usize,
     age_ns: AtomicU64,
@@ -62,7 +62,7 @@ impl Recorder {
         strategy: Strategy,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            lanes: TurnLock::new(Vec::new()),
+            lanes: PriorityLock::new(Vec::new()),
             memory: ArenaPool::new(BlockPool::new(buffer_bytes, block_bytes)?),
             rows,
             age_ns: AtomicU64::new(age_ns),
@@ -84,12 +84,12 @@ impl Recorder {
         let shared = &self.shared;
         let limits = Limits { rows: shared.rows, age_ns: shared.age_ns.load(Ordering::Relaxed) };
         let track = StreamBuffer::new(consumer.stream_id(), shared.memory.clone(), limits, resume);
-        shared.lanes.lock_first().push(Lane { consumer, track });
+        shared.lanes.lock_priority().push(Lane { consumer, track });
     }
 
     /// Stops reading a stream; what there is of it is handed over.
     pub fn remove(&self, stream_id: u32) {
-        let mut lanes = self.shared.lanes.lock_first();
+        let mut lanes = self.shared.lanes.lock_priority();
         lanes.retain_mut(|lane| {
             if lane.consumer.stream_id() != stream_id {
                 return true;
@@ -134,7 +134,7 @@ impl Recorder {
     /// How old an arena may become before it is handed over; 0: until it is full.
     pub fn set_age_ns(&self, age_ns: u64) {
         self.shared.age_ns.store(age_ns, Ordering::Relaxed);
-        self.shared.lanes.lock_first().iter_mut().for_each(|lane| lane.track.set_age_ns(age_ns));
+        self.shared.lanes.lock_priority().iter_mut().for_each(|lane| lane.track.set_age_ns(age_ns));
     }
 
     /// What a frame is lost to when there is no room for it.
@@ -144,7 +144,7 @@ impl Recorder {
 
     pub fn stats(&self) -> Vec<LaneStats> {
         let of = |lane: &Lane| LaneStats { stream_id: lane.track.stream_id(), counts: lane.track.counts };
-        self.shared.lanes.lock_first().iter().map(of).collect()
+        self.shared.lanes.lock_priority().iter().map(of).collect()
     }
 
     /// Bytes of memory in use, and bytes that there are.

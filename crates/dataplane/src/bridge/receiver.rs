@@ -23,7 +23,7 @@ use crate::aeron::{AeronError, Assembler, Client, Subscription};
 use crate::conductor::Endpoint;
 use crate::conductor::handle::Handle;
 use crate::idle::Strategy;
-use crate::priority_lock::TurnLock;
+use crate::priority_lock::PriorityLock;
 use crate::producer::Producer;
 
 /// Fragments taken in one turn; then the conductor may come in.
@@ -78,7 +78,7 @@ struct State {
 
 struct Core {
     config: Config,
-    state: TurnLock<State>,
+    state: PriorityLock<State>,
     connected: AtomicBool,
     closed: AtomicBool,
 }
@@ -106,7 +106,7 @@ impl Receiver {
         };
         let core = Arc::new(Core {
             config,
-            state: TurnLock::new(state),
+            state: PriorityLock::new(state),
             connected: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         });
@@ -242,7 +242,7 @@ impl Core {
 
     /// For everybody else: the worker, which never pauses under load, gives way.
     fn enter(&self) -> MutexGuard<'_, State> {
-        self.state.lock_first()
+        self.state.lock_priority()
     }
 
     fn turn(&self) -> usize {
@@ -331,7 +331,7 @@ impl Endpoint for Receiver {
             return Ok(());
         }
         let config = &core.config;
-        let mut state = core.state.lock_first();
+        let mut state = core.state.lock_priority();
         if state.assembler.is_none() {
             state.assembler = Some(Assembler::new()?);
         }
@@ -354,7 +354,7 @@ impl Endpoint for Receiver {
 
     fn disconnect(&self) {
         self.core.connected.store(false, Ordering::Relaxed);
-        let mut state = self.core.state.lock_first();
+        let mut state = self.core.state.lock_priority();
         (state.payload, state.control, state.assembler) = (Handle::None, Handle::None, None);
         state.sinks.iter_mut().for_each(|sink| sink.voice = Handle::None);
     }

@@ -20,7 +20,7 @@ use crate::conductor::Endpoint;
 use crate::conductor::handle::Handle;
 use crate::consumer::{Consumer, Frame};
 use crate::idle::Strategy;
-use crate::priority_lock::TurnLock;
+use crate::priority_lock::PriorityLock;
 
 /// Chunks sent in one turn; then the conductor may come in.
 const CHUNKS_A_TURN: usize = 256;
@@ -87,7 +87,7 @@ struct State {
 
 struct Core {
     config: Config,
-    state: TurnLock<State>,
+    state: PriorityLock<State>,
     connected: AtomicBool,
     /// The publication takes nothing any more: it is to be replaced.
     broken: AtomicBool,
@@ -122,7 +122,7 @@ impl Sender {
         };
         let core = Arc::new(Core {
             config,
-            state: TurnLock::new(state),
+            state: PriorityLock::new(state),
             connected: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -194,7 +194,7 @@ impl Core {
 
     /// For everybody else: the worker, which never pauses under load, gives way.
     fn enter(&self) -> MutexGuard<'_, State> {
-        self.state.lock_first()
+        self.state.lock_priority()
     }
 
     fn turn(&self) -> usize {
@@ -357,7 +357,7 @@ impl Endpoint for Sender {
             return Ok(());
         }
         let config = &core.config;
-        let mut state = core.state.lock_first();
+        let mut state = core.state.lock_priority();
         if is_broken {
             core.connected.store(false, Ordering::Relaxed);
             state.publication = Handle::None;
@@ -381,7 +381,7 @@ impl Endpoint for Sender {
 
     fn disconnect(&self) {
         self.core.connected.store(false, Ordering::Relaxed);
-        let mut state = self.core.state.lock_first();
+        let mut state = self.core.state.lock_priority();
         (state.publication, state.slices) = (Handle::None, None);
         state.ears.disconnect();
         if let Some(out) = state.outgoing.take() {

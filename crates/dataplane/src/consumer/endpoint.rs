@@ -37,7 +37,7 @@ impl Consumer {
 
     /// Replaces the mapping; what was in flight for the old one is dropped by its epoch.
     pub(super) fn remap(&self, mapping: Option<Arc<MappedEpoch>>) -> Option<Arc<MappedEpoch>> {
-        let mut state = self.state.lock_first();
+        let mut state = self.state.lock_priority();
         if let Some(fresh) = &mapping {
             // Elsewhere frames are counted by the way that they come.
             if state.detour.is_none() {
@@ -77,7 +77,7 @@ impl Consumer {
         self.turn_progress(&turns);
         for turn in turns {
             if let hello_state::ConfigChange::Descriptors(lane) = turn {
-                let mut state = self.state.lock_first();
+                let mut state = self.state.lock_priority();
                 state.own = Handle::None;
                 if lane.is_none() && state.on_own {
                     // Back to the shared stream, which is asked for anew.
@@ -89,7 +89,7 @@ impl Consumer {
             }
         }
         let limited = self.wanting().is_limited();
-        let mut state = self.state.lock_first();
+        let mut state = self.state.lock_priority();
         let is_limited = limited && state.on_own;
         state.was_limited |= state.limited && !is_limited && state.on_own;
         state.limited = is_limited;
@@ -115,7 +115,7 @@ impl Consumer {
 
     /// `said_ns`: when the owner spoke of these regions.
     pub(super) fn refuse(&self, refused: Refused, said_ns: u64, tick: &Tick<'_>) {
-        let mut state = self.state.lock_first();
+        let mut state = self.state.lock_priority();
         // An owner that has just left is no fault, nor is a driver that has given the regions to a producer
         // under a further epoch. One that goes on announcing what is not there is.
         let may_be_gone = refused.reason == "missing" || (refused.reason == "epoch" && self.lease.is_some());
@@ -165,7 +165,7 @@ impl Endpoint for Consumer {
         }
         let config = &self.config;
         let limited = self.wanting().is_limited();
-        let mut state = self.state.lock_first();
+        let mut state = self.state.lock_priority();
         // A reader that stops polling must stall nobody: it is put to rest instead.
         if state.subscription.get().is_none() && state.fed.is_none() {
             let channel = untethered(&config.descriptor_channel);
@@ -187,7 +187,7 @@ impl Endpoint for Consumer {
         self.has_subscription.store(false, Ordering::Relaxed);
         self.detach_detour();
         {
-            let mut state = self.state.lock_first();
+            let mut state = self.state.lock_priority();
             (state.subscription, state.own) = (Handle::None, Handle::None);
             (state.draining, state.on_own, state.own_lane) = (None, false, None);
             state.following.iter_mut().for_each(|f| f.disconnect());
@@ -200,7 +200,7 @@ impl Endpoint for Consumer {
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.end_detour();
-        let mut state = self.state.lock_first();
+        let mut state = self.state.lock_priority();
         (state.subscription, state.own, state.draining) = (Handle::None, Handle::None, None);
         state.following.iter_mut().for_each(|f| f.disconnect());
         state.mapping = None;
@@ -220,7 +220,7 @@ impl Endpoint for Consumer {
         // Often enough to notice soon, seldom enough not to stand in the way of whoever polls.
         self.next_check_ns.store(now_ns + self.config.freshness_ns / 16, Ordering::Relaxed);
         let (stale, taken_over) = {
-            let mut state = self.state.lock_first();
+            let mut state = self.state.lock_priority();
             let Some(mapping) = &state.mapping else { return };
             let (epoch, taken_over) = (mapping.epoch, mapping.owner_changed());
             let stale = !state.announce_filter.is_fresh(mapping.activity_ns(), now_ns);
@@ -278,7 +278,7 @@ impl Endpoint for Consumer {
             return;
         }
         let (epoch, last_seq) = {
-            let state = self.state.lock_first();
+            let state = self.state.lock_priority();
             let Some(mapping) = &state.mapping else { return };
             (mapping.epoch, state.tracker.last_seq())
         };
@@ -349,7 +349,7 @@ impl Endpoint for Consumer {
         }
         let now_ns = tick.now.monotonic_ns;
         let (action, intact) = {
-            let mut state = self.state.lock_first();
+            let mut state = self.state.lock_priority();
             if announce.epoch < state.lowest_epoch {
                 self.counters.ignored(IgnoreReason::OlderEpoch).fetch_add(1, Ordering::Relaxed);
                 return;

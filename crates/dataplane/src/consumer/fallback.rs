@@ -125,7 +125,7 @@ impl Consumer {
             self.say(tick, "fallback_failed", 0, why);
         }
         let Some(epoch) = way.mapping().map(|m| m.epoch) else { return };
-        let mut state = self.state.lock_first();
+        let mut state = self.state.lock_priority();
         if state.detour.is_none() {
             (state.draining, state.overlaps) = (None, true);
             state.detour = Some(way.clone());
@@ -163,7 +163,7 @@ impl Consumer {
         let Some((_, receiver)) = detour.under_way.take() else { return };
         receiver.stop();
         receiver.close();
-        let mut state = self.state.lock_first();
+        let mut state = self.state.lock_priority();
         if state.detour.take().is_none() {
             return;
         }

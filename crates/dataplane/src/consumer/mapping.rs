@@ -15,7 +15,7 @@ impl Consumer {
     /// The producer's lease is over: what it wrote is history, and only a later epoch is mapped (driver §4.9).
     pub(super) fn outlive(&self, producer_id: u32, tick: &Tick<'_>) {
         {
-            let mut state = self.state.lock_first();
+            let mut state = self.state.lock_priority();
             let Some(epoch) = state.mapping.as_ref().map(|m| m.epoch) else { return };
             // The announce may have been faster than the notice: then the later epoch is mapped already.
             if state.producer_id.is_some_and(|id| id != producer_id) {
@@ -38,13 +38,14 @@ impl Consumer {
                 return self.refuse(refused, announce.timestamp_ns, tick);
             }
         };
-        if !self.state.lock_first().announce_filter.is_fresh(mapping.activity_ns(), tick.now.monotonic_ns) {
+        if !self.state.lock_priority().announce_filter.is_fresh(mapping.activity_ns(), tick.now.monotonic_ns)
+        {
             self.counters.ignored(IgnoreReason::Stale).fetch_add(1, Ordering::Relaxed);
             return;
         }
         self.counters.latency.follow_clock(announce.clock_domain);
         self.remap(Some(Arc::new(mapping)));
-        self.state.lock_first().producer_id = producer_id;
+        self.state.lock_priority().producer_id = producer_id;
         self.wanting().report_soon();
         self.event(tick.events, tick.now.monotonic_ns, "mapped", epoch, String::new());
     }

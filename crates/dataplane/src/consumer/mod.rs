@@ -15,7 +15,7 @@ use crate::conductor::handle::Handle;
 use crate::descriptor_queue::Feed;
 use crate::idle::{Idle, Strategy};
 use crate::lease::Lease;
-use crate::priority_lock::TurnLock;
+use crate::priority_lock::PriorityLock;
 
 mod control;
 mod counters;
@@ -54,7 +54,7 @@ pub struct Config {
 
 pub struct Consumer {
     config: Config,
-    state: TurnLock<Reading>,
+    state: PriorityLock<Reading>,
     /// The subscription is there: nothing to attach, and no lock to take for it at every tick.
     connected: AtomicBool,
     has_subscription: AtomicBool,
@@ -93,7 +93,7 @@ impl Consumer {
         }
         Self {
             config,
-            state: TurnLock::new(state),
+            state: PriorityLock::new(state),
             connected: AtomicBool::new(false),
             has_subscription: AtomicBool::new(false),
             own_id: AtomicU32::new(crate::lease::random_id()),
@@ -312,7 +312,7 @@ impl Consumer {
 
     /// Somebody else reads that stream from here on; what still waits on our own is read first.
     pub(crate) fn feed_from(&self, feed: Arc<Feed>) {
-        let mut state = self.state.lock_first();
+        let mut state = self.state.lock_priority();
         if !state.on_own
             && let Handle::Ready(before) = std::mem::take(&mut state.subscription)
         {

@@ -171,7 +171,7 @@ impl Consumer {
 
     pub(super) fn hear_progress(&self, said: &FrameProgress) {
         if said.stream_id == self.config.stream_id
-            && let Some(following) = &mut self.state.lock_first().following
+            && let Some(following) = &mut self.state.lock_priority().following
         {
             following.hear(said);
         }
@@ -181,7 +181,7 @@ impl Consumer {
     pub(super) fn turn_progress(&self, turns: &[hello_state::ConfigChange]) {
         for turn in turns {
             if let hello_state::ConfigChange::Control(lane) = turn
-                && let Some(following) = &mut self.state.lock_first().following
+                && let Some(following) = &mut self.state.lock_priority().following
             {
                 following.subscription = Handle::None;
                 following.lane.clone_from(lane);

@@ -14,7 +14,7 @@ impl Consumer {
         *last_id = self.consumer_id().or(*last_id);
         let consumer_id = (*last_id)?;
         // Under the lock of whoever polls: the figures are of one moment.
-        let state = self.state.lock_first();
+        let state = self.state.lock_priority();
         let (epoch, tracker) = (state.tracked, &state.tracker);
         let counters = &self.counters;
         let received = counters.received.load(Ordering::Relaxed);

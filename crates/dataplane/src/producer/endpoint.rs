@@ -51,7 +51,7 @@ impl Producer {
                 if self.config.prefault {
                     prefault(mapping.clone());
                 }
-                self.state.lock_first().take_up(mapping, Some(lock));
+                self.state.lock_priority().take_up(mapping, Some(lock));
                 lease.taken_up(tick, response.epoch);
             }
             Err(why) => lease.give_back(tick, why),
@@ -67,7 +67,7 @@ impl Producer {
         if changes.is_empty() {
             return;
         }
-        let mut state = self.state.lock_first();
+        let mut state = self.state.lock_priority();
         changes.into_iter().for_each(|change| state.lanes.apply(change));
         self.connected.store(false, Ordering::Relaxed);
     }
@@ -79,14 +79,14 @@ impl Producer {
 
     /// Who speaks for the stream; nobody while it has no epoch.
     pub fn identity(&self) -> Option<ProducerIdentity> {
-        let epoch = self.state.lock_first().mapping.as_ref()?.epoch;
+        let epoch = self.state.lock_priority().mapping.as_ref()?.epoch;
         Some(ProducerIdentity { producer_id: self.producer_id(), epoch })
     }
 
     /// Nothing is written from here on. Deferred frames can no longer go out.
     fn let_go(&self) {
         let gone = {
-            let mut state = self.state.lock_first();
+            let mut state = self.state.lock_priority();
             let deferred = state.order.give_up();
             state.voice.progress_schedule.clear();
             self.counters.closed.fetch_add(deferred, Ordering::Relaxed);
@@ -113,7 +113,7 @@ impl Endpoint for Producer {
             return Ok(());
         }
         let config = &self.config;
-        let mut state = self.state.lock_first();
+        let mut state = self.state.lock_priority();
         state.publication.advance(|| {
             client.add_exclusive_publication(&config.descriptor_channel, config.descriptor_stream_id)
         })?;
@@ -126,7 +126,7 @@ impl Endpoint for Producer {
     fn disconnect(&self) {
         self.connected.store(false, Ordering::Relaxed);
         self.has_publication.store(false, Ordering::Relaxed);
-        let mut state = self.state.lock_first();
+        let mut state = self.state.lock_priority();
         state.publication = Handle::None;
         state.lanes.disconnect();
         state.voice.disconnect();
@@ -135,7 +135,7 @@ impl Endpoint for Producer {
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.let_go();
-        let mut state = self.state.lock_first();
+        let mut state = self.state.lock_priority();
         state.publication = Handle::None;
         state.lanes.clear();
         state.voice.disconnect();
@@ -199,7 +199,7 @@ impl Endpoint for Producer {
             return;
         }
         let (epoch, next_seq) = {
-            let state = self.state.lock_first();
+            let state = self.state.lock_priority();
             let Some(mapping) = &state.mapping else { return };
             (mapping.epoch, state.order.next_seq())
         };
@@ -238,7 +238,7 @@ impl Endpoint for Producer {
         if self.config.announce.is_none() || now_ns < self.next_activity_ns.load(Ordering::Relaxed) {
             return;
         }
-        let mapping = self.state.lock_first().mapping.clone();
+        let mapping = self.state.lock_priority().mapping.clone();
         if let Some(mapping) = mapping {
             mapping.refresh_activity(now_ns);
         }

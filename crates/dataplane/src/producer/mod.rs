@@ -16,7 +16,7 @@ use tensorpool_core::wire::announce::PoolAnnounce;
 use crate::aeron::ExclusivePublication;
 use crate::conductor::handle::Handle;
 use crate::lease::Lease;
-use crate::priority_lock::TurnLock;
+use crate::priority_lock::PriorityLock;
 
 mod blocking;
 mod claim_at;
@@ -83,7 +83,7 @@ struct Pending {
 
 pub struct Producer {
     config: Config,
-    state: TurnLock<State>,
+    state: PriorityLock<State>,
     /// All publications are there: nothing to attach, and no lock to take for it at every tick.
     connected: AtomicBool,
     has_publication: AtomicBool,
@@ -155,7 +155,7 @@ impl Producer {
         let wishing = Mutex::new(Wishing::new(config.stream_id, config.policy.clone()));
         Self {
             config,
-            state: TurnLock::new(state),
+            state: PriorityLock::new(state),
             connected: AtomicBool::new(false),
             has_publication: AtomicBool::new(false),
             lease,

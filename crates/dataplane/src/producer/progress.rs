@@ -128,7 +128,7 @@ impl Producer {
             };
             let pace = hints.map(|hints| ProgressPace::of(hints, self.config.progress_limits));
             if pace.is_some() || self.has_listeners.load(Ordering::Relaxed) {
-                let mut state = self.state.lock_first();
+                let mut state = self.state.lock_priority();
                 state.voice.progress_schedule.set_pace(pace);
                 if std::mem::replace(&mut state.voice.wants_shared, wants_shared) != wants_shared {
                     self.connected.store(false, Ordering::Relaxed);
@@ -137,7 +137,7 @@ impl Producer {
             }
         }
         if self.has_listeners.load(Ordering::Relaxed) {
-            let mut state = self.state.lock_first();
+            let mut state = self.state.lock_priority();
             if !state.voice.progress_schedule.is_idle() {
                 self.tell(&mut state);
             }

@@ -18,7 +18,7 @@ impl Producer {
         }
         let producer_id = (*last_id)?;
         // Under the lock of whoever offers: the figures are of one moment.
-        let state = self.state.lock_first();
+        let state = self.state.lock_priority();
         let epoch = state.last_epoch?;
         let next_seq = state.order.next_seq();
         let c = &self.counters;
