@@ -217,7 +217,7 @@ impl Shared {
         for lane in lanes.iter_mut() {
             lane.track.set_time(now_ns, wall_ns);
             lane.track.backlog_reason = reason;
-            taken += lane.consumer.keep(&mut lane.track);
+            taken += lane.consumer.record_into(&mut lane.track);
             self.hand_over(&mut lane.track, everything);
         }
         drop(lanes);

@@ -85,7 +85,7 @@ pub fn standing<'py>(py: Python<'py>, standing: &Standing) -> PyResult<Bound<'py
     dict.set_item("mode", mode)?;
     let lane = standing.descriptors.as_ref().map(|l| (l.channel.as_str(), l.stream_id));
     dict.set_item("descriptors", lane)?;
-    dict.set_item("on_own", standing.on_own)?;
+    dict.set_item("on_own", standing.on_per_consumer)?;
     let control = standing.control.as_ref().map(|l| (l.channel.as_str(), l.stream_id));
     dict.set_item("control", control)?;
     dict.set_item("phase", standing.phase.map(Phase::as_str))?;

@@ -17,7 +17,7 @@ pub struct Standing {
     pub mode: Mode,
     pub descriptors: Option<StreamAddress>,
     /// Whether descriptors are read from there already.
-    pub on_own: bool,
+    pub on_per_consumer: bool,
     pub control: Option<StreamAddress>,
     /// None: nobody knows.
     pub phase: Option<Phase>,
@@ -69,7 +69,7 @@ impl Wanting {
             consumer_id: self.hello_state.consumer_id(),
             mode: self.hello_state.mode(),
             descriptors: self.hello_state.descriptors().cloned(),
-            on_own: false,
+            on_per_consumer: false,
             control: self.hello_state.control().cloned(),
             phase: Some(phases.phase()),
             fallback_uri: phases.fallback_uri().map(str::to_owned),

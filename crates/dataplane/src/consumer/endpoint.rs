@@ -14,7 +14,7 @@ use tensorpool_core::wire::driver::DriverMessage;
 use tensorpool_core::wire::layout::NULL_U64;
 
 use super::control::Wanting;
-use super::{Consumer, Refused};
+use super::{Consumer, RegionRefusal};
 use crate::aeron::channels::untethered;
 use crate::aeron::{AeronError, Client};
 use crate::conductor::events::{Event, Events};
@@ -44,7 +44,7 @@ impl Consumer {
                 state.follow_epoch(fresh.epoch);
             }
             state.refused = None;
-            state.told = None;
+            state.reported_refusal = None;
             self.counters.mapped.fetch_add(1, Ordering::Relaxed);
         }
         let is_mapped = mapping.is_some();
@@ -76,27 +76,27 @@ impl Consumer {
     fn turn(&self, turns: Vec<hello_state::ConfigChange>) {
         self.turn_progress(&turns);
         for turn in turns {
-            if let hello_state::ConfigChange::Descriptors(lane) = turn {
+            if let hello_state::ConfigChange::Descriptors(address) = turn {
                 let mut state = self.state.lock_priority();
-                state.own = Handle::None;
-                if lane.is_none() && state.on_own {
+                state.per_consumer = Handle::None;
+                if address.is_none() && state.on_per_consumer {
                     // Back to the shared stream, which is asked for anew.
                     state.subscription = Handle::None;
-                    (state.draining, state.on_own, state.overlaps) = (None, false, true);
+                    (state.draining, state.on_per_consumer, state.overlaps) = (None, false, true);
                 }
-                state.own_lane = lane;
+                state.granted_address = address;
                 self.connected.store(false, Ordering::Relaxed);
             }
         }
         let limited = self.wanting().is_limited();
         let mut state = self.state.lock_priority();
-        let is_limited = limited && state.on_own;
-        state.was_limited |= state.limited && !is_limited && state.on_own;
+        let is_limited = limited && state.on_per_consumer;
+        state.was_limited |= state.limited && !is_limited && state.on_per_consumer;
         state.limited = is_limited;
     }
 
     /// Another consumer reports under our id: one of the two has to take another, and it may as well be us.
-    fn collide(&self, tick: &Tick<'_>) {
+    fn on_id_collision(&self, tick: &Tick<'_>) {
         let epoch = self.mapping().map_or(0, |m| m.epoch);
         self.event(tick.events, tick.now.monotonic_ns, "id_collision", epoch, String::new());
         match &self.lease {
@@ -113,15 +113,15 @@ impl Consumer {
         }
     }
 
-    /// `said_ns`: when the owner spoke of these regions.
-    pub(super) fn refuse(&self, refused: Refused, said_ns: u64, tick: &Tick<'_>) {
+    /// `announced_ns`: when the owner spoke of these regions.
+    pub(super) fn refuse(&self, refused: RegionRefusal, announced_ns: u64, tick: &Tick<'_>) {
         let mut state = self.state.lock_priority();
         // An owner that has just left is no fault, nor is a driver that has given the regions to a producer
         // under a further epoch. One that goes on announcing what is not there is.
         let may_be_gone = refused.reason == "missing" || (refused.reason == "epoch" && self.lease.is_some());
         let is_gone = may_be_gone
             && match state.missing {
-                Some((epoch, since_ns)) if epoch == refused.epoch => said_ns <= since_ns,
+                Some((epoch, since_ns)) if epoch == refused.epoch => announced_ns <= since_ns,
                 _ => {
                     // Not the round's own time: what was said since it began is as old as this look.
                     state.missing = Some((refused.epoch, monotonic_ns()));
@@ -137,8 +137,8 @@ impl Consumer {
             wanting.on_refused();
             wanting.way().is_some()
         };
-        if state.told != key {
-            state.told = key;
+        if state.reported_refusal != key {
+            state.reported_refusal = key;
             self.event(tick.events, tick.now.monotonic_ns, "refused", refused.epoch, refused.message.clone());
             // Who has another way is told by the event, and goes there.
             if !has_way {
@@ -173,10 +173,10 @@ impl Endpoint for Consumer {
             (state.departures, state.image) = (0, None);
         }
         let is_following = state.following.as_mut().map_or(Ok(true), |f| f.advance(client))?;
-        let is_settled = state.move_to_own(client, limited)? & is_following;
-        let is_there = state.fed.is_some() || state.subscription.get().is_some();
-        self.has_subscription.store(is_there, Ordering::Relaxed);
-        self.connected.store(is_there && is_settled, Ordering::Relaxed);
+        let is_settled = state.move_to_per_consumer(client, limited)? & is_following;
+        let has_source = state.fed.is_some() || state.subscription.get().is_some();
+        self.has_subscription.store(has_source, Ordering::Relaxed);
+        self.connected.store(has_source && is_settled, Ordering::Relaxed);
         drop(state);
         self.turn(Vec::new());
         Ok(())
@@ -188,8 +188,8 @@ impl Endpoint for Consumer {
         self.detach_detour();
         {
             let mut state = self.state.lock_priority();
-            (state.subscription, state.own) = (Handle::None, Handle::None);
-            (state.draining, state.on_own, state.own_lane) = (None, false, None);
+            (state.subscription, state.per_consumer) = (Handle::None, Handle::None);
+            (state.draining, state.on_per_consumer, state.granted_address) = (None, false, None);
             state.following.iter_mut().for_each(|f| f.disconnect());
         }
         // What was granted went with the media driver: it is asked for again.
@@ -201,7 +201,7 @@ impl Endpoint for Consumer {
         self.closed.store(true, Ordering::Relaxed);
         self.end_detour();
         let mut state = self.state.lock_priority();
-        (state.subscription, state.own, state.draining) = (Handle::None, Handle::None, None);
+        (state.subscription, state.per_consumer, state.draining) = (Handle::None, Handle::None, None);
         state.following.iter_mut().for_each(|f| f.disconnect());
         state.mapping = None;
     }
@@ -219,17 +219,17 @@ impl Endpoint for Consumer {
         }
         // Often enough to notice soon, seldom enough not to stand in the way of whoever polls.
         self.next_check_ns.store(now_ns + self.config.freshness_ns / 16, Ordering::Relaxed);
-        let (stale, taken_over) = {
+        let (stale, owner_changed) = {
             let mut state = self.state.lock_priority();
             let Some(mapping) = &state.mapping else { return };
-            let (epoch, taken_over) = (mapping.epoch, mapping.owner_changed());
+            let (epoch, owner_changed) = (mapping.epoch, mapping.owner_changed());
             let stale = !state.announce_filter.is_fresh(mapping.activity_ns(), now_ns);
-            if taken_over {
+            if owner_changed {
                 state.lowest_epoch = state.lowest_epoch.max(epoch + 1);
             }
-            (stale, taken_over)
+            (stale, owner_changed)
         };
-        if taken_over {
+        if owner_changed {
             self.unmap(tick, "the regions have another owner than before");
         } else if stale {
             self.unmap(tick, "the producer gives no sign of life");
@@ -252,7 +252,7 @@ impl Endpoint for Consumer {
         }
         let (turns, collides) = self.wanting().on_control_message(message);
         if collides {
-            return self.collide(tick);
+            return self.on_id_collision(tick);
         }
         for turn in &turns {
             let (kind, detail) = match turn {
@@ -354,7 +354,7 @@ impl Endpoint for Consumer {
                 self.counters.ignored(IgnoreReason::OlderEpoch).fetch_add(1, Ordering::Relaxed);
                 return;
             }
-            let held = match &state.mapping {
+            let current = match &state.mapping {
                 None => CurrentMapping::Unmapped,
                 Some(m) => CurrentMapping::Mapped {
                     epoch: m.epoch,
@@ -362,11 +362,11 @@ impl Endpoint for Consumer {
                 },
             };
             let intact = state.mapping.as_ref().is_none_or(|m| m.is_intact(announce));
-            if matches!(held, CurrentMapping::Mapped { epoch, .. } if epoch == announce.epoch) {
+            if matches!(current, CurrentMapping::Mapped { epoch, .. } if epoch == announce.epoch) {
                 state.producer_id = Some(announce.producer_id);
                 self.counters.latency.follow_clock(announce.clock_domain);
             }
-            (state.announce_filter.on_announce(announce, join_ns, held, tick.now), intact)
+            (state.announce_filter.on_announce(announce, join_ns, current, tick.now), intact)
         };
         match action {
             AnnounceAction::Keep if intact => {}

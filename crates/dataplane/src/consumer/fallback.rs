@@ -11,7 +11,7 @@ use tensorpool_core::wire::descriptor::FrameDescriptor;
 use tensorpool_core::wire::fallback_uri::FallbackUri;
 use tensorpool_core::wire::layout::CLOCK_DOMAIN_MONOTONIC;
 
-use super::reader::{Reading, Witness};
+use super::reader::{DropObserver, Reader};
 use super::{Consumer, Counters};
 use crate::aeron::Client;
 use crate::bridge::receiver::Config as ReceiverConfig;
@@ -43,7 +43,7 @@ pub(super) struct Detour {
     under_way: Option<(Arc<Private>, Receiver)>,
 }
 
-impl Reading {
+impl Reader {
     /// Sequences of another epoch count from the beginning.
     pub(crate) fn follow_epoch(&mut self, epoch: u64) {
         if self.tracked.replace(epoch) != Some(epoch) {
@@ -78,12 +78,12 @@ impl Reading {
 
 impl Consumer {
     /// As from a descriptor stream: hands what comes by the other way to `each` until that says false.
-    pub(super) fn drain_detour<W: Witness>(
+    pub(super) fn drain_detour<W: DropObserver>(
         &self,
-        state: &mut Reading,
+        state: &mut Reader,
         limit: usize,
-        witness: &mut W,
-        each: &mut impl FnMut(&mut Reading, &Counters, FrameDescriptor, &mut W) -> bool,
+        observer: &mut W,
+        each: &mut impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
     ) -> usize {
         state.let_pass(limit);
         let Some(way) = state.detour.clone() else { return 0 };
@@ -93,8 +93,8 @@ impl Consumer {
             taken += 1;
             state.follow_epoch(mapping.epoch);
             let home = state.mapping.replace(mapping);
-            goes_on =
-                !state.is_next(counters, &descriptor, witness) || each(state, counters, descriptor, witness);
+            goes_on = !state.is_next(counters, &descriptor, observer)
+                || each(state, counters, descriptor, observer);
             state.mapping = home;
         }
         taken

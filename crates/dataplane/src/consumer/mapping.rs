@@ -8,7 +8,7 @@ use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::region::Access;
 use tensorpool_core::wire::announce::PoolAnnounce;
 
-use super::{Consumer, Refused};
+use super::{Consumer, RegionRefusal};
 use crate::conductor::Tick;
 
 impl Consumer {
@@ -34,7 +34,7 @@ impl Consumer {
             Ok(mapping) => mapping,
             Err(e) => {
                 let refused =
-                    Refused { epoch, reason: e.reason(), uri: e.uri.clone(), message: e.to_string() };
+                    RegionRefusal { epoch, reason: e.reason(), uri: e.uri.clone(), message: e.to_string() };
                 return self.refuse(refused, announce.timestamp_ns, tick);
             }
         };

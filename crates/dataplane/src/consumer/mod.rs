@@ -34,11 +34,11 @@ pub use fallback::Away;
 use fallback::Detour;
 use progress::Following;
 pub use progress::Part;
-pub use reader::{Frame, Refused};
-use reader::{Reading, Witness};
+use reader::{DropObserver, Reader};
+pub use reader::{Frame, RegionRefusal};
 
 /// How many messages a look for one frame takes at most.
-const ONE_LOOK: usize = 1024;
+const MAX_MESSAGES_PER_POLL: usize = 1024;
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -54,7 +54,7 @@ pub struct Config {
 
 pub struct Consumer {
     config: Config,
-    state: PriorityLock<Reading>,
+    state: PriorityLock<Reader>,
     /// The subscription is there: nothing to attach, and no lock to take for it at every tick.
     connected: AtomicBool,
     has_subscription: AtomicBool,
@@ -80,12 +80,12 @@ pub enum Waited {
     Ready,
     TimedOut,
     Closed,
-    Refused(Refused),
+    Refused(RegionRefusal),
 }
 
 impl Consumer {
     pub fn new(config: Config, wanted: ConsumerRequest, options: Option<LeaseOptions>) -> Self {
-        let mut state = Reading::new(config.freshness_ns, config.max_outstanding_seq_gap);
+        let mut state = Reader::new(config.freshness_ns, config.max_outstanding_seq_gap);
         state.following = wanted.supports_progress.then(Box::<Following>::default);
         let mut wanting = Wanting::new(config.stream_id, wanted, config.hello_period_ns);
         if let Some(uri) = &config.away.only {
@@ -118,19 +118,19 @@ impl Consumer {
 
     /// Who it is to its producer, and how its descriptors reach it.
     pub fn standing(&self) -> Standing {
-        let (is_mapped, on_own) = {
+        let (is_mapped, on_per_consumer) = {
             let state = self.lock();
-            (state.mapping.is_some(), state.on_own)
+            (state.mapping.is_some(), state.on_per_consumer)
         };
         let standing = self.wanting.lock().map(|w| w.standing(is_mapped)).unwrap_or_default();
-        Standing { on_own, ..standing }
+        Standing { on_per_consumer, ..standing }
     }
 
     pub fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Reading> {
+    fn lock(&self) -> MutexGuard<'_, Reader> {
         self.state.lock()
     }
 
@@ -171,14 +171,14 @@ impl Consumer {
     }
 
     #[inline]
-    fn poll_locked(&self, guard: MutexGuard<'_, Reading>, limit: usize, out: &mut Vec<Frame>) -> usize {
+    fn poll_locked(&self, guard: MutexGuard<'_, Reader>, limit: usize, out: &mut Vec<Frame>) -> usize {
         let before = out.len();
         let taken = self.drain(guard, limit, |state, counters, descriptor| {
             if let Some(frame) = state.accept(counters, &descriptor, &mut ()) {
                 out.push(frame);
             }
         });
-        self.counters.arrived(&out[before..]);
+        self.counters.record_latency(&out[before..]);
         taken
     }
 
@@ -194,14 +194,14 @@ impl Consumer {
     }
 
     #[inline]
-    fn poll_one_locked(&self, guard: MutexGuard<'_, Reading>) -> Option<Frame> {
-        let mut found = None;
-        self.drain_while(guard, ONE_LOOK, &mut (), |state, counters, descriptor, ()| {
-            found = state.accept(counters, &descriptor, &mut ());
-            found.is_none()
+    fn poll_one_locked(&self, guard: MutexGuard<'_, Reader>) -> Option<Frame> {
+        let mut frame = None;
+        self.drain_while(guard, MAX_MESSAGES_PER_POLL, &mut (), |state, counters, descriptor, ()| {
+            frame = state.accept(counters, &descriptor, &mut ());
+            frame.is_none()
         });
-        self.counters.arrived(found.as_slice());
-        found
+        self.counters.record_latency(frame.as_slice());
+        frame
     }
 
     /// Takes everything that waits and gives the newest frame; the others count as skipped.
@@ -219,16 +219,16 @@ impl Consumer {
             }
         }
         let newest = self.lock().on_way(|state| state.accept(&self.counters, &newest?, &mut ()));
-        self.counters.arrived(newest.as_slice());
+        self.counters.record_latency(newest.as_slice());
         newest
     }
 
     #[inline]
     fn drain(
         &self,
-        guard: MutexGuard<'_, Reading>,
+        guard: MutexGuard<'_, Reader>,
         limit: usize,
-        mut each: impl FnMut(&mut Reading, &Counters, FrameDescriptor),
+        mut each: impl FnMut(&mut Reader, &Counters, FrameDescriptor),
     ) -> usize {
         self.drain_while(guard, limit, &mut (), |state, counters, descriptor, ()| {
             each(state, counters, descriptor);
@@ -238,20 +238,20 @@ impl Consumer {
 
     /// Polls, and hands each descriptor that is next in order to `each` until that says false.
     #[inline]
-    fn drain_while<W: Witness>(
+    fn drain_while<W: DropObserver>(
         &self,
-        mut guard: MutexGuard<'_, Reading>,
+        mut guard: MutexGuard<'_, Reader>,
         limit: usize,
-        witness: &mut W,
-        mut each: impl FnMut(&mut Reading, &Counters, FrameDescriptor, &mut W) -> bool,
+        observer: &mut W,
+        mut each: impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
     ) -> usize {
         let state = &mut *guard;
-        state.looks += 1;
+        state.polls += 1;
         if state.detour.is_some() {
-            return self.drain_detour(state, limit, witness, &mut each);
+            return self.drain_detour(state, limit, observer, &mut each);
         }
         if let Some(mut before) = state.draining.take() {
-            let taken = self.poll_one_stream(state, &mut before.subscription, limit, witness, &mut each);
+            let taken = self.poll_stream(state, &mut before.subscription, limit, observer, &mut each);
             if before.subscription.has_fragment() && Instant::now() < before.until {
                 state.draining = Some(before);
             } else {
@@ -263,8 +263,8 @@ impl Consumer {
                 return taken;
             }
         }
-        if state.fed.is_some() && !state.on_own {
-            return self.drain_fed(state, limit, witness, &mut each);
+        if state.fed.is_some() && !state.on_per_consumer {
+            return self.drain_fed(state, limit, observer, &mut each);
         }
         // Out of the state for the poll, so that the callback may have the rest of it.
         let mut subscription = match std::mem::take(&mut state.subscription) {
@@ -275,8 +275,8 @@ impl Consumer {
                 return 0;
             }
         };
-        state.look_for_rest(subscription.images());
-        let taken = self.poll_one_stream(state, &mut subscription, limit, witness, &mut each);
+        state.check_rested(subscription.images());
+        let taken = self.poll_stream(state, &mut subscription, limit, observer, &mut each);
         if let Some((session, joined @ None)) = &mut state.image {
             *joined = subscription.images().joined_ns(*session);
         }
@@ -284,20 +284,20 @@ impl Consumer {
         taken
     }
 
-    fn drain_fed<W: Witness>(
+    fn drain_fed<W: DropObserver>(
         &self,
-        state: &mut Reading,
+        state: &mut Reader,
         limit: usize,
-        witness: &mut W,
-        each: &mut impl FnMut(&mut Reading, &Counters, FrameDescriptor, &mut W) -> bool,
+        observer: &mut W,
+        each: &mut impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
     ) -> usize {
         let mut taken = 0;
         while taken < limit
             && let Some(descriptor) = state.fed.as_ref().and_then(|feed| feed.next())
         {
             taken += 1;
-            if state.is_next(&self.counters, &descriptor, witness)
-                && !each(state, &self.counters, descriptor, witness)
+            if state.is_next(&self.counters, &descriptor, observer)
+                && !each(state, &self.counters, descriptor, observer)
             {
                 break;
             }
@@ -313,7 +313,7 @@ impl Consumer {
     /// Somebody else reads that stream from here on; what still waits on our own is read first.
     pub(crate) fn feed_from(&self, feed: Arc<Feed>) {
         let mut state = self.state.lock_priority();
-        if !state.on_own
+        if !state.on_per_consumer
             && let Handle::Ready(before) = std::mem::take(&mut state.subscription)
         {
             state.drain_first(before);
@@ -322,13 +322,13 @@ impl Consumer {
     }
 
     #[inline]
-    fn poll_one_stream<W: Witness>(
+    fn poll_stream<W: DropObserver>(
         &self,
-        state: &mut Reading,
+        state: &mut Reader,
         subscription: &mut Subscription,
         limit: usize,
-        witness: &mut W,
-        each: &mut impl FnMut(&mut Reading, &Counters, FrameDescriptor, &mut W) -> bool,
+        observer: &mut W,
+        each: &mut impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
     ) -> usize {
         let (counters, stream_id) = (&*self.counters, self.config.stream_id);
         subscription.poll_while(limit, |bytes, header| match FrameDescriptor::decode(bytes) {
@@ -336,7 +336,7 @@ impl Consumer {
                 if state.image.is_none() {
                     state.image = Some((header.session_id(), None));
                 }
-                !state.is_next(counters, &d, witness) || each(state, counters, d, witness)
+                !state.is_next(counters, &d, observer) || each(state, counters, d, observer)
             }
             Decoded::Descriptor(_) | Decoded::Other => true,
             Decoded::Malformed => {
@@ -356,7 +356,7 @@ impl Consumer {
             }
             {
                 let mut state = self.lock();
-                state.looks += 1;
+                state.polls += 1;
                 if let Some(refused) = state.refused.take() {
                     return Waited::Refused(refused);
                 }
@@ -379,7 +379,7 @@ impl Consumer {
     }
 
     /// The refusal that has not been told yet.
-    pub fn take_refused(&self) -> Option<Refused> {
+    pub fn take_refused(&self) -> Option<RegionRefusal> {
         if !self.has_refused.load(Ordering::Relaxed) {
             return None;
         }

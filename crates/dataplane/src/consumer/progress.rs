@@ -15,7 +15,7 @@ use tensorpool_core::shm::filled::{self, FilledSlices};
 use tensorpool_core::wire::control::{ControlMessage, FrameProgress, ProgressState};
 use tensorpool_core::wire::hello::StreamAddress;
 
-use super::reader::Reading;
+use super::reader::Reader;
 use super::{Consumer, ProgressCounters, Waited};
 use crate::aeron::channels::untethered;
 use crate::aeron::{AeronError, Client, Subscription};
@@ -94,7 +94,7 @@ impl Following {
     }
 }
 
-impl Reading {
+impl Reader {
     fn believe(&mut self, counters: &ProgressCounters, said: &FrameProgress) -> Option<Part> {
         let count = |counter: &AtomicU64| _ = counter.fetch_add(1, Ordering::Relaxed);
         count(&counters.heard);
@@ -135,8 +135,8 @@ impl Consumer {
     pub fn follows(&self) -> (bool, bool) {
         let mut state = self.lock();
         let own = |f: &mut Box<Following>| f.subscription.get().is_some_and(|s| s.is_connected());
-        let on_own = state.following.as_mut().is_some_and(own);
-        (state.following.is_some(), on_own)
+        let on_per_consumer = state.following.as_mut().is_some_and(own);
+        (state.following.is_some(), on_per_consumer)
     }
 
     /// Takes up to `limit` words about frames that are filling, and gives those that are believed.

@@ -30,20 +30,20 @@ pub struct Frame {
 }
 
 /// Hears which sequences a reader does not hand out, in the order of the stream. Nobody: nothing is done.
-pub trait Witness {
+pub trait DropObserver {
     #[inline]
-    fn lost(&mut self, _epoch: u64, _first_seq: u64, _count: u64, _reason: DropReason) {}
+    fn on_drop(&mut self, _epoch: u64, _first_seq: u64, _count: u64, _reason: DropReason) {}
     /// A frame of another epoch than the mapped one.
     #[inline]
-    fn elsewhere(&mut self, _epoch: u64, _seq: u64) {}
+    fn on_other_epoch(&mut self, _epoch: u64, _seq: u64) {}
 }
 
-impl Witness for () {}
+impl DropObserver for () {}
 
 impl Counters {
     /// The consumer has these frames now; one look at the clock is enough for all of them.
     #[inline]
-    pub fn arrived(&self, frames: &[Frame]) {
+    pub fn record_latency(&self, frames: &[Frame]) {
         if frames.is_empty() {
             return;
         }
@@ -56,7 +56,7 @@ impl Counters {
 
 /// Why the announced regions cannot be used; the stream stays silent until a better announce.
 #[derive(Clone, Debug)]
-pub struct Refused {
+pub struct RegionRefusal {
     pub epoch: u64,
     pub reason: &'static str,
     pub uri: String,
@@ -73,14 +73,14 @@ pub(crate) struct Draining {
 }
 
 /// All that the reading side keeps, under one lock.
-pub(crate) struct Reading {
+pub(crate) struct Reader {
     pub(crate) subscription: Handle<Subscription>,
     /// The stream that was read before, until it is empty: nothing is lost on the way to the other.
     pub(crate) draining: Option<Draining>,
     /// The stream of its own that was granted, and the subscription on its way there.
-    pub(crate) own_lane: Option<StreamAddress>,
-    pub(crate) own: Handle<Subscription>,
-    pub(crate) on_own: bool,
+    pub(crate) granted_address: Option<StreamAddress>,
+    pub(crate) per_consumer: Handle<Subscription>,
+    pub(crate) on_per_consumer: bool,
     /// Just come from another stream: frames that were seen there come again.
     pub(crate) overlaps: bool,
     /// On a stream of its own whose rate is limited: what is missing was held back on purpose.
@@ -88,7 +88,7 @@ pub(crate) struct Reading {
     /// It was, until a moment ago: until frames come one after the other, what is missing was held back.
     pub(crate) was_limited: bool,
     /// How often somebody looked for frames.
-    pub(crate) looks: u64,
+    pub(crate) polls: u64,
     /// Who reads the descriptor stream for many hands on what is ours.
     pub(crate) fed: Option<Arc<Feed>>,
     /// Frames come by this way instead of shared memory.
@@ -105,9 +105,9 @@ pub(crate) struct Reading {
     pub(crate) image: Option<(i32, Option<u64>)>,
     /// That image went away since the last descriptor: this reader was put to rest.
     pub(crate) rested: bool,
-    pub(crate) refused: Option<Refused>,
+    pub(crate) refused: Option<RegionRefusal>,
     /// The refusal that was told already, so that it is told once.
-    pub(crate) told: Option<(u64, &'static str)>,
+    pub(crate) reported_refusal: Option<(u64, &'static str)>,
     /// The epoch whose regions were not there, and when that was seen first.
     pub(crate) missing: Option<(u64, u64)>,
     /// Announces of lower epochs are history: the producer whose they were is gone.
@@ -116,18 +116,18 @@ pub(crate) struct Reading {
     pub(crate) producer_id: Option<u32>,
 }
 
-impl Reading {
+impl Reader {
     pub(crate) fn new(freshness_ns: u64, max_outstanding_seq_gap: u64) -> Self {
         Self {
             subscription: Handle::None,
             draining: None,
-            own_lane: None,
-            own: Handle::None,
-            on_own: false,
+            granted_address: None,
+            per_consumer: Handle::None,
+            on_per_consumer: false,
             overlaps: false,
             limited: false,
             was_limited: false,
-            looks: 0,
+            polls: 0,
             fed: None,
             detour: None,
             following: None,
@@ -139,7 +139,7 @@ impl Reading {
             image: None,
             rested: false,
             refused: None,
-            told: None,
+            reported_refusal: None,
             missing: None,
             lowest_epoch: 0,
             producer_id: None,
@@ -148,22 +148,27 @@ impl Reading {
 
     /// Goes over to a stream of its own once that is connected. True if there is nothing left to do.
     /// `limited`: it asked for fewer frames, so what still waits on the other stream is left there.
-    pub(crate) fn move_to_own(&mut self, client: &Client, limited: bool) -> Result<bool, AeronError> {
-        let Some(lane) = self.own_lane.clone().filter(|_| !self.on_own) else {
+    pub(crate) fn move_to_per_consumer(
+        &mut self,
+        client: &Client,
+        limited: bool,
+    ) -> Result<bool, AeronError> {
+        let Some(address) = self.granted_address.clone().filter(|_| !self.on_per_consumer) else {
             return Ok(true);
         };
-        self.own.advance(|| client.add_subscription(&untethered(&lane.channel), lane.stream_id as i32))?;
+        self.per_consumer
+            .advance(|| client.add_subscription(&untethered(&address.channel), address.stream_id as i32))?;
         // Connected, nothing that is published from here on can be missed there.
-        if !self.own.get().is_some_and(|s| s.is_connected()) {
+        if !self.per_consumer.get().is_some_and(|s| s.is_connected()) {
             return Ok(false);
         }
-        let before = std::mem::replace(&mut self.subscription, std::mem::take(&mut self.own));
+        let before = std::mem::replace(&mut self.subscription, std::mem::take(&mut self.per_consumer));
         if limited {
             (self.overlaps, self.image) = (true, None);
         } else if let Handle::Ready(before) = before {
             self.drain_first(before);
         }
-        (self.on_own, self.limited, self.departures) = (true, limited, 0);
+        (self.on_per_consumer, self.limited, self.departures) = (true, limited, 0);
         Ok(true)
     }
 
@@ -174,7 +179,7 @@ impl Reading {
 
     /// The stream is shared: of the images that go away only that of our own producer means a rest.
     #[inline]
-    pub(crate) fn look_for_rest(&mut self, images: &ImageWatch) {
+    pub(crate) fn check_rested(&mut self, images: &ImageWatch) {
         let departures = images.departures();
         if departures == self.departures {
             return;
@@ -194,19 +199,19 @@ impl Reading {
         &mut self,
         counters: &Counters,
         d: &FrameDescriptor,
-        witness: &mut impl Witness,
+        observer: &mut impl DropObserver,
     ) -> bool {
         // Unmapped in the middle of an epoch, its frames are still part of that epoch's span.
         let paused = match &self.mapping {
             None if self.tracked != Some(d.epoch) => {
                 counters.drops.add(DropReason::Unmapped, 1);
-                witness.elsewhere(d.epoch, d.seq);
+                observer.on_other_epoch(d.epoch, d.seq);
                 return false;
             }
             None => true,
             Some(mapping) if d.epoch != mapping.epoch => {
                 counters.drops.add(DropReason::Epoch, 1);
-                witness.elsewhere(d.epoch, d.seq);
+                observer.on_other_epoch(d.epoch, d.seq);
                 return false;
             }
             Some(_) => false,
@@ -243,14 +248,14 @@ impl Reading {
         counters.span.fetch_add(missed + 1, Ordering::Relaxed);
         if missed > 0 {
             counters.drops.add(reason, missed);
-            witness.lost(d.epoch, d.seq - missed, missed, reason);
+            observer.on_drop(d.epoch, d.seq - missed, missed, reason);
         }
         if paused {
             counters.drops.add(DropReason::Paused, 1);
-            witness.lost(d.epoch, d.seq, 1, DropReason::Paused);
+            observer.on_drop(d.epoch, d.seq, 1, DropReason::Paused);
         } else if behind {
             counters.drops.add(DropReason::Resync, 1);
-            witness.lost(d.epoch, d.seq, 1, DropReason::Resync);
+            observer.on_drop(d.epoch, d.seq, 1, DropReason::Resync);
         }
         !behind && !paused
     }
@@ -261,18 +266,18 @@ impl Reading {
         &mut self,
         counters: &Counters,
         d: &FrameDescriptor,
-        witness: &mut impl Witness,
+        observer: &mut impl DropObserver,
     ) -> Option<Frame> {
         let Some(mapping) = self.mapping.as_ref().filter(|m| m.epoch == d.epoch) else {
             // Unmapped or mapped anew since the descriptor: it is in the span, so it must be accounted.
             counters.drops.add(DropReason::Late, 1);
-            witness.lost(d.epoch, d.seq, 1, DropReason::Late);
+            observer.on_drop(d.epoch, d.seq, 1, DropReason::Late);
             return None;
         };
         // What was said of it went backwards: it is not to be trusted, whole or not (wire §10.2.2).
         if self.following.as_ref().is_some_and(|f| f.progress_tracker.is_dropped(d.seq)) {
             counters.drops.add(DropReason::Progress, 1);
-            witness.lost(d.epoch, d.seq, 1, DropReason::Progress);
+            observer.on_drop(d.epoch, d.seq, 1, DropReason::Progress);
             return None;
         }
         match mapping.locate(d.seq) {
@@ -287,7 +292,7 @@ impl Reading {
             }
             Err(reason) => {
                 counters.drops.add(reason, 1);
-                witness.lost(d.epoch, d.seq, 1, reason);
+                observer.on_drop(d.epoch, d.seq, 1, reason);
                 if reason == DropReason::Late {
                     self.on_overwritten(d.seq);
                 }

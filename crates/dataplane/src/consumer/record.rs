@@ -8,53 +8,53 @@ use tensorpool_core::recording::stream_buffer::StreamBuffer;
 use tensorpool_core::wire::layout::NULL_U64;
 
 use super::Consumer;
-use super::reader::{Frame, Witness};
+use super::reader::{DropObserver, Frame};
 
 /// Messages and bytes that one look takes at most: the conductor may want the lock in between.
-const ONE_LOOK: usize = 64;
-const ONE_LOOK_BYTES: usize = 4 << 20;
+const MAX_MESSAGES_PER_POLL: usize = 64;
+const MAX_BYTES_PER_POLL: usize = 4 << 20;
 
-impl Witness for StreamBuffer {
-    fn lost(&mut self, epoch: u64, first_seq: u64, count: u64, reason: DropReason) {
+impl DropObserver for StreamBuffer {
+    fn on_drop(&mut self, epoch: u64, first_seq: u64, count: u64, reason: DropReason) {
         StreamBuffer::lost(self, epoch, first_seq, count, reason.as_str());
     }
 
-    fn elsewhere(&mut self, epoch: u64, seq: u64) {
+    fn on_other_epoch(&mut self, epoch: u64, seq: u64) {
         self.unmapped(epoch, seq);
     }
 }
 
 impl Consumer {
     /// Takes what waits, up to a bound. Returns how many messages were taken, whatever became of them.
-    pub fn keep(&self, track: &mut StreamBuffer) -> usize {
+    pub fn record_into(&self, buffer: &mut StreamBuffer) -> usize {
         let mut bytes = 0;
-        self.drain_while(self.lock(), ONE_LOOK, track, |state, counters, descriptor, track| {
-            if let Some(frame) = state.accept(counters, &descriptor, track) {
+        self.drain_while(self.lock(), MAX_MESSAGES_PER_POLL, buffer, |state, counters, descriptor, buffer| {
+            if let Some(frame) = state.accept(counters, &descriptor, buffer) {
                 bytes += frame.located.info.values_len_bytes as usize;
-                track.set_wall_ns(realtime_ns() as i64);
-                if !keep_frame(track, &frame) {
+                buffer.set_wall_ns(realtime_ns() as i64);
+                if !record_frame(buffer, &frame) {
                     counters.received_to_late();
                     state.on_overwritten(frame.located.seq);
                 }
             }
-            bytes < ONE_LOOK_BYTES
+            bytes < MAX_BYTES_PER_POLL
         })
     }
 }
 
 /// False if the writer came round while it was copied: then it is lost, and noted.
-fn keep_frame(track: &mut StreamBuffer, frame: &Frame) -> bool {
+fn record_frame(buffer: &mut StreamBuffer, frame: &Frame) -> bool {
     let (epoch, located) = (frame.mapping.epoch, &frame.located);
-    let Some(at) = track.begin(epoch, located.seq, located.info.values_len_bytes as usize) else {
+    let Some(at) = buffer.begin(epoch, located.seq, located.info.values_len_bytes as usize) else {
         return true;
     };
     // SAFETY: `begin` made room for the payload, in memory that nobody else knows of.
     let Some(crc32c) = (unsafe { frame.mapping.copy_out_summed(located, at) }) else {
-        StreamBuffer::lost(track, epoch, located.seq, 1, DropReason::Late.as_str());
+        StreamBuffer::lost(buffer, epoch, located.seq, 1, DropReason::Late.as_str());
         return false;
     };
     let (info, tensor) = (&located.info, &located.info.tensor);
-    track.commit(Row {
+    buffer.commit(Row {
         seq: located.seq,
         timestamp_ns: info.timestamp_ns,
         publish_timestamp_ns: frame.publish_timestamp_ns.unwrap_or(NULL_U64),

@@ -20,11 +20,11 @@ impl Consumer {
         let received = counters.received.load(Ordering::Relaxed);
         let span = counters.span.load(Ordering::Relaxed);
         let (dropped, outside) = (self.reasons(true), self.reasons(false));
-        let (first, last, looks) = (tracker.first_seq(), tracker.last_seq(), state.looks);
+        let (first, last, polls) = (tracker.first_seq(), tracker.last_seq(), state.polls);
         drop(state);
         let number = |n: Option<u64>| n.map_or("null".to_owned(), |n| format!("\"{n}\""));
         Some(format!(
-            r#"{{"stream_id":{},"consumer_id":{consumer_id},"pid":{},"epoch":{},"first_seq":{},"last_seq":{},"span":{span},"received":{received},"dropped":{{{dropped}}},"outside":{{{outside}}},"looks":{looks},"final":{is_final}}}"#,
+            r#"{{"stream_id":{},"consumer_id":{consumer_id},"pid":{},"epoch":{},"first_seq":{},"last_seq":{},"span":{span},"received":{received},"dropped":{{{dropped}}},"outside":{{{outside}}},"looks":{polls},"final":{is_final}}}"#,
             self.config.stream_id,
             std::process::id(),
             number(epoch),
