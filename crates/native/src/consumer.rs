@@ -200,7 +200,7 @@ impl Consumer {
     /// Who it is to its producer, and how its descriptors come.
     fn standing<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
-        let standing = options::standing(py, &self.consumer.standing())?;
+        let standing = options::standing(py, &self.consumer.consumer_state())?;
         standing.set_item("progress_on_own", self.consumer.follows().1)?;
         Ok(standing)
     }

@@ -10,7 +10,7 @@ use tensorpool_core::producer::grants::GrantPolicy;
 use tensorpool_core::producer::progress_schedule::ProgressLimits;
 use tensorpool_core::wire::driver::{Revision, Role, code_str};
 use tensorpool_core::wire::hello::{Mode, ProgressHints};
-use tensorpool_dataplane::consumer::Standing;
+use tensorpool_dataplane::consumer::ConsumerState;
 use tensorpool_dataplane::lease::Lease;
 
 /// A channel and a range of stream ids.
@@ -75,7 +75,7 @@ impl Grants {
     }
 }
 
-pub fn standing<'py>(py: Python<'py>, standing: &Standing) -> PyResult<Bound<'py, PyDict>> {
+pub fn standing<'py>(py: Python<'py>, standing: &ConsumerState) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("consumer_id", standing.consumer_id)?;
     let mode = match standing.mode {

@@ -12,7 +12,7 @@ const OWN_REPORTS: usize = 8;
 
 /// How things stand between a consumer and its producer, for whoever asks.
 #[derive(Clone, Debug, Default)]
-pub struct Standing {
+pub struct ConsumerState {
     pub consumer_id: Option<u32>,
     pub mode: Mode,
     pub descriptors: Option<StreamAddress>,
@@ -25,25 +25,25 @@ pub struct Standing {
     pub declined: bool,
 }
 
-pub struct Wanting {
+pub struct ConsumerControl {
     hello_state: HelloState,
     period_ns: u64,
     next_qos_ns: u64,
     reports: VecDeque<QosConsumer>,
-    phases: PhaseState,
+    phase_state: PhaseState,
     /// Who it was last, also while there is nobody to greet.
     consumer_id: Option<u32>,
     declined: bool,
 }
 
-impl Wanting {
-    pub fn new(stream_id: u32, wanted: ConsumerRequest, period_ns: u64) -> Self {
+impl ConsumerControl {
+    pub fn new(stream_id: u32, request: ConsumerRequest, period_ns: u64) -> Self {
         Self {
-            hello_state: HelloState::new(stream_id, wanted, period_ns),
+            hello_state: HelloState::new(stream_id, request, period_ns),
             period_ns,
             next_qos_ns: 0,
             reports: VecDeque::new(),
-            phases: PhaseState::default(),
+            phase_state: PhaseState::default(),
             consumer_id: None,
             declined: false,
         }
@@ -51,46 +51,46 @@ impl Wanting {
 
     /// It has no other way than that one.
     pub fn send_away(&mut self, uri: &str) {
-        self.phases.on_config(false, uri);
+        self.phase_state.on_config(false, uri);
     }
 
     /// The way by which frames are to come instead of shared memory.
     pub fn way(&self) -> Option<&str> {
-        self.phases.fallback_uri()
+        self.phase_state.fallback_uri()
     }
 
     /// A poll may have let go of the regions since they were mapped.
-    pub fn standing(&self, is_mapped: bool) -> Standing {
-        let mut phases = self.phases.clone();
+    pub fn state(&self, is_mapped: bool) -> ConsumerState {
+        let mut phase_state = self.phase_state.clone();
         if !is_mapped {
-            phases.on_unmapped();
+            phase_state.on_unmapped();
         }
-        Standing {
+        ConsumerState {
             consumer_id: self.hello_state.consumer_id(),
             mode: self.hello_state.mode(),
             descriptors: self.hello_state.descriptors().cloned(),
             on_per_consumer: false,
             control: self.hello_state.control().cloned(),
-            phase: Some(phases.phase()),
-            fallback_uri: phases.fallback_uri().map(str::to_owned),
+            phase: Some(phase_state.phase()),
+            fallback_uri: phase_state.fallback_uri().map(str::to_owned),
             declined: self.declined,
         }
     }
 
     pub fn begin(&mut self, consumer_id: u32) -> Vec<ConfigChange> {
         if self.consumer_id.replace(consumer_id) != Some(consumer_id) {
-            self.phases.on_new_id();
+            self.phase_state.on_new_id();
         }
         self.hello_state.begin(consumer_id)
     }
 
     /// What became of the regions.
     pub fn on_regions(&mut self, is_mapped: bool) {
-        if is_mapped { self.phases.on_mapped() } else { self.phases.on_unmapped() }
+        if is_mapped { self.phase_state.on_mapped() } else { self.phase_state.on_unmapped() }
     }
 
     pub fn on_refused(&mut self) {
-        self.phases.on_refused();
+        self.phase_state.on_refused();
     }
 
     /// The same again, to whoever is there now.
@@ -113,17 +113,17 @@ impl Wanting {
                 if config.stream_id == self.hello_state.stream_id()
                     && Some(config.consumer_id) == self.hello_state.consumer_id()
                 {
-                    self.phases.on_config(config.use_shm, &config.fallback_uri);
+                    self.phase_state.on_config(config.use_shm, &config.fallback_uri);
                 }
-                let turns = self.hello_state.on_config(config);
-                for turn in &turns {
-                    match turn {
+                let changes = self.hello_state.on_config(config);
+                for change in &changes {
+                    match change {
                         ConfigChange::Declined => self.declined = true,
                         ConfigChange::Descriptors(Some(_)) => self.declined = false,
                         _ => {}
                     }
                 }
-                (turns, false)
+                (changes, false)
             }
             ControlMessage::QosConsumer(qos) => {
                 let is_ours = Some(qos.consumer_id) == self.hello_state.consumer_id();
@@ -135,7 +135,7 @@ impl Wanting {
     }
 
     /// A hello, if one is due.
-    pub fn greet(&mut self, now_ns: u64, send: &mut dyn FnMut(&[u8]) -> bool) {
+    pub fn send_hello(&mut self, now_ns: u64, send: &mut dyn FnMut(&[u8]) -> bool) {
         if let Some(hello) = self.hello_state.due(now_ns)
             && send(&hello.encode())
         {

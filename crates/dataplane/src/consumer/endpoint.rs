@@ -13,7 +13,7 @@ use tensorpool_core::wire::control::{ControlMessage, QosConsumer};
 use tensorpool_core::wire::driver::DriverMessage;
 use tensorpool_core::wire::layout::NULL_U64;
 
-use super::control::Wanting;
+use super::control::ConsumerControl;
 use super::{Consumer, RegionRefusal};
 use crate::aeron::channels::untethered;
 use crate::aeron::{AeronError, Client};
@@ -50,18 +50,18 @@ impl Consumer {
         let is_mapped = mapping.is_some();
         let old = std::mem::replace(&mut state.mapping, mapping);
         drop(state);
-        self.wanting().on_regions(is_mapped);
+        self.control().on_regions(is_mapped);
         // A new epoch has a producer that has granted nothing yet.
-        let turns = match self.consumer_id().filter(|_| is_mapped) {
-            Some(id) => self.wanting().begin(id),
-            None => self.wanting().end(),
+        let changes = match self.consumer_id().filter(|_| is_mapped) {
+            Some(id) => self.control().begin(id),
+            None => self.control().end(),
         };
-        self.turn(turns);
+        self.apply_changes(changes);
         old
     }
 
-    pub(super) fn wanting(&self) -> MutexGuard<'_, Wanting> {
-        self.wanting.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn control(&self) -> MutexGuard<'_, ConsumerControl> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// On a driver, the id of the lease; alone, one of our own.
@@ -73,10 +73,10 @@ impl Consumer {
     }
 
     /// Which streams are read from here on.
-    fn turn(&self, turns: Vec<hello_state::ConfigChange>) {
-        self.turn_progress(&turns);
-        for turn in turns {
-            if let hello_state::ConfigChange::Descriptors(address) = turn {
+    fn apply_changes(&self, changes: Vec<hello_state::ConfigChange>) {
+        self.apply_progress_changes(&changes);
+        for change in changes {
+            if let hello_state::ConfigChange::Descriptors(address) = change {
                 let mut state = self.state.lock_priority();
                 state.per_consumer = Handle::None;
                 if address.is_none() && state.on_per_consumer {
@@ -88,7 +88,7 @@ impl Consumer {
                 self.connected.store(false, Ordering::Relaxed);
             }
         }
-        let limited = self.wanting().is_limited();
+        let limited = self.control().is_limited();
         let mut state = self.state.lock_priority();
         let is_limited = limited && state.on_per_consumer;
         state.was_limited |= state.limited && !is_limited && state.on_per_consumer;
@@ -107,8 +107,8 @@ impl Consumer {
             None => {
                 let fresh = crate::lease::random_id();
                 self.own_id.store(fresh, Ordering::Relaxed);
-                let turns = self.wanting().begin(fresh);
-                self.turn(turns);
+                let changes = self.control().begin(fresh);
+                self.apply_changes(changes);
             }
         }
     }
@@ -133,9 +133,9 @@ impl Consumer {
         }
         let key = Some((refused.epoch, refused.reason));
         let has_way = {
-            let mut wanting = self.wanting();
-            wanting.on_refused();
-            wanting.way().is_some()
+            let mut control = self.control();
+            control.on_refused();
+            control.way().is_some()
         };
         if state.reported_refusal != key {
             state.reported_refusal = key;
@@ -164,7 +164,7 @@ impl Endpoint for Consumer {
             return Ok(());
         }
         let config = &self.config;
-        let limited = self.wanting().is_limited();
+        let limited = self.control().is_limited();
         let mut state = self.state.lock_priority();
         // A reader that stops polling must stall nobody: it is put to rest instead.
         if state.subscription.get().is_none() && state.fed.is_none() {
@@ -178,7 +178,7 @@ impl Endpoint for Consumer {
         self.has_subscription.store(has_source, Ordering::Relaxed);
         self.connected.store(has_source && is_settled, Ordering::Relaxed);
         drop(state);
-        self.turn(Vec::new());
+        self.apply_changes(Vec::new());
         Ok(())
     }
 
@@ -193,8 +193,8 @@ impl Endpoint for Consumer {
             state.following.iter_mut().for_each(|f| f.disconnect());
         }
         // What was granted went with the media driver: it is asked for again.
-        let turns = self.wanting().restart();
-        self.turn(turns);
+        let changes = self.control().restart();
+        self.apply_changes(changes);
     }
 
     fn close(&self) {
@@ -250,12 +250,12 @@ impl Endpoint for Consumer {
         if let ControlMessage::Progress(progress) = message {
             return self.hear_progress(progress);
         }
-        let (turns, collides) = self.wanting().on_control_message(message);
+        let (changes, collides) = self.control().on_control_message(message);
         if collides {
             return self.on_id_collision(tick);
         }
-        for turn in &turns {
-            let (kind, detail) = match turn {
+        for change in &changes {
+            let (kind, detail) = match change {
                 hello_state::ConfigChange::Declined => {
                     ("declined", "the producer grants no stream of its own".to_owned())
                 }
@@ -268,13 +268,13 @@ impl Endpoint for Consumer {
             self.event(tick.events, tick.now.monotonic_ns, kind, epoch, detail);
         }
         if matches!(message, ControlMessage::Config(_)) {
-            self.turn(turns);
+            self.apply_changes(changes);
         }
     }
 
     fn send_qos(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
         let now_ns = tick.now.monotonic_ns;
-        if !self.wanting().is_report_due(now_ns) {
+        if !self.control().is_report_due(now_ns) {
             return;
         }
         let (epoch, last_seq) = {
@@ -283,18 +283,18 @@ impl Endpoint for Consumer {
             (mapping.epoch, state.tracker.last_seq())
         };
         let drops = |reasons: &[DropReason]| reasons.iter().map(|r| self.counters.drops.get(*r)).sum();
-        let mut wanting = self.wanting();
-        let standing = wanting.standing(true);
+        let mut control = self.control();
+        let consumer_state = control.state(true);
         let qos = QosConsumer {
             stream_id: self.config.stream_id,
-            consumer_id: standing.consumer_id.unwrap_or(0),
+            consumer_id: consumer_state.consumer_id.unwrap_or(0),
             epoch,
             last_seq_seen: last_seq.unwrap_or(NULL_U64),
             drops_gap: drops(&[DropReason::Gap, DropReason::Resync, DropReason::Rested, DropReason::Paused]),
             drops_late: drops(&[DropReason::Late, DropReason::NotCommitted, DropReason::Stale]),
-            mode: standing.mode,
+            mode: consumer_state.mode,
         };
-        wanting.report(qos, now_ns, send);
+        control.report(qos, now_ns, send);
     }
 
     fn on_driver_message(&self, message: &DriverMessage, tick: &Tick<'_>) {
@@ -317,7 +317,7 @@ impl Endpoint for Consumer {
     }
 
     fn send_control(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
-        self.wanting().greet(tick.now.monotonic_ns, send);
+        self.control().send_hello(tick.now.monotonic_ns, send);
         // A lease before the subscription would let frames pass unheard.
         if self.has_subscription.load(Ordering::Relaxed)
             && self.lease.as_ref().is_some_and(|l| l.work(tick, send))

@@ -108,8 +108,8 @@ impl Consumer {
     pub(super) fn follow_way(&self, tick: &Tick<'_>) {
         let mut detour = self.detour();
         let told = {
-            let wanting = self.wanting();
-            let way = wanting.way();
+            let control = self.control();
+            let way = control.way();
             (way != detour.uri.as_deref()).then(|| way.map(str::to_owned))
         };
         if let Some(uri) = told {

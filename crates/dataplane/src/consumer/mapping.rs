@@ -46,7 +46,7 @@ impl Consumer {
         self.counters.latency.follow_clock(announce.clock_domain);
         self.remap(Some(Arc::new(mapping)));
         self.state.lock_priority().producer_id = producer_id;
-        self.wanting().report_soon();
+        self.control().report_soon();
         self.event(tick.events, tick.now.monotonic_ns, "mapped", epoch, String::new());
     }
 }

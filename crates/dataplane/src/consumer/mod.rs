@@ -27,8 +27,8 @@ mod reader;
 mod record;
 mod status;
 
-pub use control::Standing;
-use control::Wanting;
+use control::ConsumerControl;
+pub use control::ConsumerState;
 pub use counters::{Counters, ProgressCounters};
 pub use fallback::Away;
 use fallback::Detour;
@@ -63,7 +63,7 @@ pub struct Consumer {
     /// On a driver: the right to map the stream. Alone: none, and announces are enough.
     lease: Option<Lease>,
     /// Hello, config, QoS: touched by the conductor alone.
-    wanting: Mutex<Wanting>,
+    control: Mutex<ConsumerControl>,
     /// The other way, while there is one: touched by the conductor alone.
     detour: Mutex<Detour>,
     /// A refusal may wait in the state: a poll that finds nothing asks here before it takes the lock again.
@@ -84,12 +84,12 @@ pub enum Waited {
 }
 
 impl Consumer {
-    pub fn new(config: Config, wanted: ConsumerRequest, options: Option<LeaseOptions>) -> Self {
+    pub fn new(config: Config, request: ConsumerRequest, options: Option<LeaseOptions>) -> Self {
         let mut state = Reader::new(config.freshness_ns, config.max_outstanding_seq_gap);
-        state.following = wanted.supports_progress.then(Box::<Following>::default);
-        let mut wanting = Wanting::new(config.stream_id, wanted, config.hello_period_ns);
+        state.following = request.supports_progress.then(Box::<Following>::default);
+        let mut control = ConsumerControl::new(config.stream_id, request, config.hello_period_ns);
         if let Some(uri) = &config.away.only {
-            wanting.send_away(uri);
+            control.send_away(uri);
         }
         Self {
             config,
@@ -98,7 +98,7 @@ impl Consumer {
             has_subscription: AtomicBool::new(false),
             own_id: AtomicU32::new(crate::lease::random_id()),
             lease: options.map(Lease::new),
-            wanting: Mutex::new(wanting),
+            control: Mutex::new(control),
             detour: Mutex::default(),
             has_refused: AtomicBool::new(false),
             next_check_ns: AtomicU64::new(0),
@@ -117,13 +117,13 @@ impl Consumer {
     }
 
     /// Who it is to its producer, and how its descriptors reach it.
-    pub fn standing(&self) -> Standing {
+    pub fn consumer_state(&self) -> ConsumerState {
         let (is_mapped, on_per_consumer) = {
             let state = self.lock();
             (state.mapping.is_some(), state.on_per_consumer)
         };
-        let standing = self.wanting.lock().map(|w| w.standing(is_mapped)).unwrap_or_default();
-        Standing { on_per_consumer, ..standing }
+        let consumer_state = self.control.lock().map(|c| c.state(is_mapped)).unwrap_or_default();
+        ConsumerState { on_per_consumer, ..consumer_state }
     }
 
     pub fn lease(&self) -> Option<&Lease> {

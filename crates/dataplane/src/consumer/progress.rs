@@ -178,9 +178,9 @@ impl Consumer {
     }
 
     /// Where progress comes from, from here on.
-    pub(super) fn turn_progress(&self, turns: &[hello_state::ConfigChange]) {
-        for turn in turns {
-            if let hello_state::ConfigChange::Control(lane) = turn
+    pub(super) fn apply_progress_changes(&self, changes: &[hello_state::ConfigChange]) {
+        for change in changes {
+            if let hello_state::ConfigChange::Control(lane) = change
                 && let Some(following) = &mut self.state.lock_priority().following
             {
                 following.subscription = Handle::None;
