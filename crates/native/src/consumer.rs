@@ -137,7 +137,7 @@ impl Consumer {
             max_outstanding_seq_gap,
             freshness_ns,
             hello_period_ns,
-            away: plane::Away {
+            fallback: plane::FallbackOptions {
                 only: fallback_uri,
                 max_bytes: fallback_bytes,
                 // Freshness is three announce periods; a bridge's receiver waits for five.

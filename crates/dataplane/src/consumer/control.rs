@@ -50,12 +50,12 @@ impl ConsumerControl {
     }
 
     /// It has no other way than that one.
-    pub fn send_away(&mut self, uri: &str) {
+    pub fn use_fallback(&mut self, uri: &str) {
         self.phase_state.on_config(false, uri);
     }
 
     /// The way by which frames are to come instead of shared memory.
-    pub fn way(&self) -> Option<&str> {
+    pub fn fallback_uri(&self) -> Option<&str> {
         self.phase_state.fallback_uri()
     }
 

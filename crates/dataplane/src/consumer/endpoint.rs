@@ -40,7 +40,7 @@ impl Consumer {
         let mut state = self.state.lock_priority();
         if let Some(fresh) = &mapping {
             // Elsewhere frames are counted by the way that they come.
-            if state.detour.is_none() {
+            if state.fallback.is_none() {
                 state.follow_epoch(fresh.epoch);
             }
             state.refused = None;
@@ -132,16 +132,16 @@ impl Consumer {
             return;
         }
         let key = Some((refused.epoch, refused.reason));
-        let has_way = {
+        let has_fallback = {
             let mut control = self.control();
             control.on_refused();
-            control.way().is_some()
+            control.fallback_uri().is_some()
         };
         if state.reported_refusal != key {
             state.reported_refusal = key;
             self.event(tick.events, tick.now.monotonic_ns, "refused", refused.epoch, refused.message.clone());
             // Who has another way is told by the event, and goes there.
-            if !has_way {
+            if !has_fallback {
                 state.refused = Some(refused);
                 self.has_refused.store(true, Ordering::Relaxed);
             }
@@ -159,8 +159,8 @@ impl Consumer {
 
 impl Endpoint for Consumer {
     fn connect(&self, client: &Client) -> Result<(), AeronError> {
-        self.attach_detour(client);
-        if self.connected.load(Ordering::Relaxed) || self.config.away.only.is_some() {
+        self.connect_fallback(client);
+        if self.connected.load(Ordering::Relaxed) || self.config.fallback.only.is_some() {
             return Ok(());
         }
         let config = &self.config;
@@ -185,7 +185,7 @@ impl Endpoint for Consumer {
     fn disconnect(&self) {
         self.connected.store(false, Ordering::Relaxed);
         self.has_subscription.store(false, Ordering::Relaxed);
-        self.detach_detour();
+        self.disconnect_fallback();
         {
             let mut state = self.state.lock_priority();
             (state.subscription, state.per_consumer) = (Handle::None, Handle::None);
@@ -199,7 +199,7 @@ impl Endpoint for Consumer {
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        self.end_detour();
+        self.close_fallback();
         let mut state = self.state.lock_priority();
         (state.subscription, state.per_consumer, state.draining) = (Handle::None, Handle::None, None);
         state.following.iter_mut().for_each(|f| f.disconnect());
@@ -208,7 +208,7 @@ impl Endpoint for Consumer {
 
     /// A writer that gives no sign of life is dead: its regions are stale (wire §7.1).
     fn do_work(&self, tick: &Tick<'_>) {
-        self.follow_way(tick);
+        self.update_fallback(tick);
         let now_ns = tick.now.monotonic_ns;
         if now_ns >= self.next_interval_ns.load(Ordering::Relaxed) {
             self.next_interval_ns.store(now_ns + self.config.hello_period_ns, Ordering::Relaxed);
@@ -331,7 +331,7 @@ impl Endpoint for Consumer {
     }
 
     fn receives_announces(&self) -> bool {
-        !self.is_closed() && self.config.away.only.is_none()
+        !self.is_closed() && self.config.fallback.only.is_none()
     }
 
     fn on_announce(&self, announce: &PoolAnnounce, join_ns: u64, tick: &Tick<'_>) {

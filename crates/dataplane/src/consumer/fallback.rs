@@ -26,7 +26,7 @@ const ASSEMBLY_TIMEOUT_NS: u64 = 250_000_000;
 
 /// What a consumer may do instead of mapping shared memory.
 #[derive(Clone, Debug)]
-pub struct Away {
+pub struct FallbackOptions {
     /// Frames come by this way and no other.
     pub only: Option<String>,
     /// The most memory that a source's announce can have made here.
@@ -38,9 +38,9 @@ pub struct Away {
 
 /// The way that is taken, or about to be.
 #[derive(Default)]
-pub(super) struct Detour {
+pub(super) struct FallbackReader {
     uri: Option<String>,
-    under_way: Option<(Arc<Private>, Receiver)>,
+    running: Option<(Arc<Private>, Receiver)>,
 }
 
 impl Reader {
@@ -53,23 +53,23 @@ impl Reader {
     }
 
     /// Does something with the memory that frames come by now in place of the shared one.
-    pub(crate) fn on_way<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
-        let Some(way) = self.detour.clone() else { return f(self) };
-        let home = std::mem::replace(&mut self.mapping, way.mapping());
+    pub(crate) fn with_fallback_mapping<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+        let Some(ring) = self.fallback.clone() else { return f(self) };
+        let shm_mapping = std::mem::replace(&mut self.mapping, ring.mapping());
         let done = f(self);
-        self.mapping = home;
+        self.mapping = shm_mapping;
         done
     }
 
     /// Whether the other way has a frame; none if there is no other way.
-    pub(crate) fn is_ready_elsewhere(&mut self) -> Option<bool> {
-        let has_any = self.detour.as_ref()?.has_any();
-        self.let_pass(64);
+    pub(crate) fn is_fallback_ready(&mut self) -> Option<bool> {
+        let has_any = self.fallback.as_ref()?.has_any();
+        self.discard_descriptors(64);
         Some(has_any)
     }
 
     /// Nobody is to wait for a reader that does not listen.
-    fn let_pass(&mut self, limit: usize) {
+    fn discard_descriptors(&mut self, limit: usize) {
         if let Some(subscription) = self.subscription.get() {
             subscription.poll(limit, |_, _| {});
         }
@@ -78,70 +78,70 @@ impl Reader {
 
 impl Consumer {
     /// As from a descriptor stream: hands what comes by the other way to `each` until that says false.
-    pub(super) fn drain_detour<W: DropObserver>(
+    pub(super) fn drain_fallback<W: DropObserver>(
         &self,
         state: &mut Reader,
         limit: usize,
         observer: &mut W,
         each: &mut impl FnMut(&mut Reader, &Counters, FrameDescriptor, &mut W) -> bool,
     ) -> usize {
-        state.let_pass(limit);
-        let Some(way) = state.detour.clone() else { return 0 };
+        state.discard_descriptors(limit);
+        let Some(ring) = state.fallback.clone() else { return 0 };
         let (counters, mut taken, mut goes_on) = (&*self.counters, 0, true);
         while taken < limit && goes_on {
-            let Some((mapping, descriptor)) = way.next() else { break };
+            let Some((mapping, descriptor)) = ring.next() else { break };
             taken += 1;
             state.follow_epoch(mapping.epoch);
-            let home = state.mapping.replace(mapping);
+            let shm_mapping = state.mapping.replace(mapping);
             goes_on = !state.is_next(counters, &descriptor, observer)
                 || each(state, counters, descriptor, observer);
-            state.mapping = home;
+            state.mapping = shm_mapping;
         }
         taken
     }
 
-    fn detour(&self) -> MutexGuard<'_, Detour> {
-        self.detour.lock().unwrap_or_else(PoisonError::into_inner)
+    fn fallback(&self) -> MutexGuard<'_, FallbackReader> {
+        self.fallback.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Goes where it was sent, once frames can come from there; and back.
-    pub(super) fn follow_way(&self, tick: &Tick<'_>) {
-        let mut detour = self.detour();
-        let told = {
+    pub(super) fn update_fallback(&self, tick: &Tick<'_>) {
+        let mut fallback = self.fallback();
+        let change = {
             let control = self.control();
-            let way = control.way();
-            (way != detour.uri.as_deref()).then(|| way.map(str::to_owned))
+            let uri = control.fallback_uri();
+            (uri != fallback.uri.as_deref()).then(|| uri.map(str::to_owned))
         };
-        if let Some(uri) = told {
-            self.come_back(&mut detour);
-            detour.uri = uri;
-            match detour.uri.as_deref().map(|uri| self.set_out(uri)).transpose() {
-                Ok(under_way) => detour.under_way = under_way,
-                Err(why) => self.say(tick, "fallback_failed", 0, why),
+        if let Some(uri) = change {
+            self.stop_fallback(&mut fallback);
+            fallback.uri = uri;
+            match fallback.uri.as_deref().map(|uri| self.start_fallback(uri)).transpose() {
+                Ok(running) => fallback.running = running,
+                Err(why) => self.push_event(tick, "fallback_failed", 0, why),
             }
         }
-        let Some((way, _)) = &detour.under_way else { return };
-        if let Some(why) = way.take_refused() {
-            self.say(tick, "fallback_failed", 0, why);
+        let Some((ring, _)) = &fallback.running else { return };
+        if let Some(why) = ring.take_refused() {
+            self.push_event(tick, "fallback_failed", 0, why);
         }
-        let Some(epoch) = way.mapping().map(|m| m.epoch) else { return };
+        let Some(epoch) = ring.mapping().map(|m| m.epoch) else { return };
         let mut state = self.state.lock_priority();
-        if state.detour.is_none() {
+        if state.fallback.is_none() {
             (state.draining, state.overlaps) = (None, true);
-            state.detour = Some(way.clone());
+            state.fallback = Some(ring.clone());
             self.counters.latency.follow_clock(CLOCK_DOMAIN_MONOTONIC);
             drop(state);
-            self.say(tick, "fallback_mapped", epoch, String::new());
+            self.push_event(tick, "fallback_mapped", epoch, String::new());
         }
     }
 
-    fn say(&self, tick: &Tick<'_>, kind: &'static str, epoch: u64, detail: String) {
+    fn push_event(&self, tick: &Tick<'_>, kind: &'static str, epoch: u64, detail: String) {
         let (stream_id, at_ns) = (Some(self.config.stream_id), tick.now.monotonic_ns);
         tick.events.push(Event { kind, at_ns, stream_id, epoch: Some(epoch), detail });
     }
 
-    fn set_out(&self, uri: &str) -> Result<(Arc<Private>, Receiver), String> {
-        let (uri, away) = (FallbackUri::parse(uri)?, &self.config.away);
+    fn start_fallback(&self, uri: &str) -> Result<(Arc<Private>, Receiver), String> {
+        let (uri, options) = (FallbackUri::parse(uri)?, &self.config.fallback);
         let limits =
             Limits { chunk_bytes: MAX_CHUNK_BYTES, payload_bytes: MAX_PAYLOAD_BYTES, needs_checksum: false };
         let config = ReceiverConfig {
@@ -151,20 +151,20 @@ impl Consumer {
             control_stream_id: uri.control.1,
             limits,
             timeout_ns: ASSEMBLY_TIMEOUT_NS,
-            silence_ns: away.silence_ns,
+            silence_ns: options.silence_ns,
         };
-        let receiver = Receiver::start(config, away.idle).map_err(|e| e.to_string())?;
-        let private = Arc::new(Private::new(self.config.stream_id, away.max_bytes));
+        let receiver = Receiver::start(config, options.idle).map_err(|e| e.to_string())?;
+        let private = Arc::new(Private::new(self.config.stream_id, options.max_bytes));
         receiver.add_private(uri.stream_id, private.clone());
         Ok((private, receiver))
     }
 
-    fn come_back(&self, detour: &mut Detour) {
-        let Some((_, receiver)) = detour.under_way.take() else { return };
+    fn stop_fallback(&self, fallback: &mut FallbackReader) {
+        let Some((_, receiver)) = fallback.running.take() else { return };
         receiver.stop();
         receiver.close();
         let mut state = self.state.lock_priority();
-        if state.detour.take().is_none() {
+        if state.fallback.take().is_none() {
             return;
         }
         state.overlaps = true;
@@ -174,22 +174,22 @@ impl Consumer {
     }
 
     /// A way that the media driver refuses keeps nobody from shared memory.
-    pub(super) fn attach_detour(&self, client: &Client) {
-        if let Some((way, receiver)) = &self.detour().under_way
+    pub(super) fn connect_fallback(&self, client: &Client) {
+        if let Some((ring, receiver)) = &self.fallback().running
             && let Err(error) = receiver.connect(client)
         {
-            way.refuse(error.to_string());
+            ring.refuse(error.to_string());
         }
     }
 
-    pub(super) fn detach_detour(&self) {
-        if let Some((_, receiver)) = &self.detour().under_way {
+    pub(super) fn disconnect_fallback(&self) {
+        if let Some((_, receiver)) = &self.fallback().running {
             receiver.disconnect();
         }
     }
 
-    pub(super) fn end_detour(&self) {
-        let mut detour = self.detour();
-        self.come_back(&mut detour);
+    pub(super) fn close_fallback(&self) {
+        let mut fallback = self.fallback();
+        self.stop_fallback(&mut fallback);
     }
 }

@@ -30,8 +30,8 @@ mod status;
 use control::ConsumerControl;
 pub use control::ConsumerState;
 pub use counters::{Counters, ProgressCounters};
-pub use fallback::Away;
-use fallback::Detour;
+pub use fallback::FallbackOptions;
+use fallback::FallbackReader;
 use progress::Following;
 pub use progress::Part;
 use reader::{DropObserver, Reader};
@@ -49,7 +49,7 @@ pub struct Config {
     pub freshness_ns: u64,
     /// How often hellos and QoS go out.
     pub hello_period_ns: u64,
-    pub away: Away,
+    pub fallback: FallbackOptions,
 }
 
 pub struct Consumer {
@@ -65,7 +65,7 @@ pub struct Consumer {
     /// Hello, config, QoS: touched by the conductor alone.
     control: Mutex<ConsumerControl>,
     /// The other way, while there is one: touched by the conductor alone.
-    detour: Mutex<Detour>,
+    fallback: Mutex<FallbackReader>,
     /// A refusal may wait in the state: a poll that finds nothing asks here before it takes the lock again.
     has_refused: AtomicBool,
     next_check_ns: AtomicU64,
@@ -88,8 +88,8 @@ impl Consumer {
         let mut state = Reader::new(config.freshness_ns, config.max_outstanding_seq_gap);
         state.following = request.supports_progress.then(Box::<Following>::default);
         let mut control = ConsumerControl::new(config.stream_id, request, config.hello_period_ns);
-        if let Some(uri) = &config.away.only {
-            control.send_away(uri);
+        if let Some(uri) = &config.fallback.only {
+            control.use_fallback(uri);
         }
         Self {
             config,
@@ -99,7 +99,7 @@ impl Consumer {
             own_id: AtomicU32::new(crate::lease::random_id()),
             lease: options.map(Lease::new),
             control: Mutex::new(control),
-            detour: Mutex::default(),
+            fallback: Mutex::default(),
             has_refused: AtomicBool::new(false),
             next_check_ns: AtomicU64::new(0),
             next_interval_ns: AtomicU64::new(0),
@@ -136,7 +136,7 @@ impl Consumer {
 
     pub fn mapping(&self) -> Option<Arc<MappedEpoch>> {
         let state = self.lock();
-        state.detour.as_ref().map_or_else(|| state.mapping.clone(), |way| way.mapping())
+        state.fallback.as_ref().map_or_else(|| state.mapping.clone(), |ring| ring.mapping())
     }
 
     pub fn last_seq(&self) -> Option<u64> {
@@ -150,12 +150,12 @@ impl Consumer {
     pub fn is_connected(&self) -> bool {
         let mut state = self.lock();
         let is_there = |s: &mut Subscription| s.is_connected();
-        state.detour.is_some() || state.subscription.get().is_some_and(is_there)
+        state.fallback.is_some() || state.subscription.get().is_some_and(is_there)
     }
 
     pub fn is_ready(&self) -> bool {
         let mut state = self.lock();
-        self.config.away.only.is_some() || state.fed.is_some() || state.subscription.get().is_some()
+        self.config.fallback.only.is_some() || state.fed.is_some() || state.subscription.get().is_some()
     }
 
     /// Takes up to `limit` descriptors and pushes the frames that pass onto `out`.
@@ -218,7 +218,8 @@ impl Consumer {
                 break;
             }
         }
-        let newest = self.lock().on_way(|state| state.accept(&self.counters, &newest?, &mut ()));
+        let newest =
+            self.lock().with_fallback_mapping(|state| state.accept(&self.counters, &newest?, &mut ()));
         self.counters.record_latency(newest.as_slice());
         newest
     }
@@ -247,8 +248,8 @@ impl Consumer {
     ) -> usize {
         let state = &mut *guard;
         state.polls += 1;
-        if state.detour.is_some() {
-            return self.drain_detour(state, limit, observer, &mut each);
+        if state.fallback.is_some() {
+            return self.drain_fallback(state, limit, observer, &mut each);
         }
         if let Some(mut before) = state.draining.take() {
             let taken = self.poll_stream(state, &mut before.subscription, limit, observer, &mut each);
@@ -360,7 +361,7 @@ impl Consumer {
                 if let Some(refused) = state.refused.take() {
                     return Waited::Refused(refused);
                 }
-                if let Some(is_ready) = state.is_ready_elsewhere() {
+                if let Some(is_ready) = state.is_fallback_ready() {
                     if is_ready {
                         return Waited::Ready;
                     }

@@ -92,7 +92,7 @@ pub(crate) struct Reader {
     /// Who reads the descriptor stream for many hands on what is ours.
     pub(crate) fed: Option<Arc<Feed>>,
     /// Frames come by this way instead of shared memory.
-    pub(crate) detour: Option<Arc<Private>>,
+    pub(crate) fallback: Option<Arc<Private>>,
     /// Frames that are still filling, where that was asked for.
     pub(crate) following: Option<Box<Following>>,
     pub(crate) mapping: Option<Arc<MappedEpoch>>,
@@ -129,7 +129,7 @@ impl Reader {
             was_limited: false,
             polls: 0,
             fed: None,
-            detour: None,
+            fallback: None,
             following: None,
             mapping: None,
             announce_filter: AnnounceFilter::new(freshness_ns),
