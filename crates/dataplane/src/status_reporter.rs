@@ -116,10 +116,8 @@ impl Reporter {
             return;
         };
         let account = match &self.subject {
-            Subject::Consumer(consumer) => consumer.account_json(&mut state.last_id, is_final),
-            Subject::Producer(producer) => {
-                producer.account_json(&mut state.last_id, &state.sources, is_final)
-            }
+            Subject::Consumer(consumer) => consumer.status_json(&mut state.last_id, is_final),
+            Subject::Producer(producer) => producer.status_json(&mut state.last_id, &state.sources, is_final),
         };
         let (role, stream_id, _) = self.subject.words();
         if let Some(account) = account {

@@ -201,7 +201,7 @@ impl Consumer {
     fn standing<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
         let standing = options::standing(py, &self.consumer.consumer_state())?;
-        standing.set_item("progress_on_own", self.consumer.follows().1)?;
+        standing.set_item("progress_on_own", self.consumer.reads_progress().1)?;
         Ok(standing)
     }
 
@@ -368,7 +368,7 @@ impl Consumer {
 
     fn check_follows(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
-        if self.consumer.follows().0 {
+        if self.consumer.reads_progress().0 {
             return Ok(());
         }
         Err(pyo3::exceptions::PyValueError::new_err(

@@ -77,13 +77,13 @@ impl Meter {
 
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Progress {
-    part: plane::Part,
+    part: plane::PartialFrame,
     origin: Arc<Origin>,
     fork_guard: ForkGuard,
 }
 
 impl Progress {
-    pub fn new(part: plane::Part, origin: Arc<Origin>, fork_guard: ForkGuard) -> Self {
+    pub fn new(part: plane::PartialFrame, origin: Arc<Origin>, fork_guard: ForkGuard) -> Self {
         Self { part, origin, fork_guard }
     }
 
@@ -259,8 +259,8 @@ pub fn counters(counters: &Arc<plane::Counters>) -> [(&'static str, u64); 5] {
     let c = &counters.progress;
     let get = |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
     [
-        ("heard", get(&c.heard)),
-        ("news", get(&c.news)),
+        ("heard", get(&c.received)),
+        ("news", get(&c.accepted)),
         ("late", get(&c.late)),
         ("backwards", get(&c.backwards)),
         ("refused", get(&c.refused)),

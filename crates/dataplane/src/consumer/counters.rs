@@ -34,8 +34,8 @@ impl Counters {
 /// What became of the words: heard = news + the rest, but for repeated ones.
 #[derive(Debug, Default)]
 pub struct ProgressCounters {
-    pub heard: AtomicU64,
-    pub news: AtomicU64,
+    pub received: AtomicU64,
+    pub accepted: AtomicU64,
     /// The slot was another frame's, or the epoch another one.
     pub late: AtomicU64,
     pub backwards: AtomicU64,

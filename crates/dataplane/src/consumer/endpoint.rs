@@ -172,8 +172,8 @@ impl Endpoint for Consumer {
             state.subscription.advance(|| client.add_subscription(&channel, config.descriptor_stream_id))?;
             (state.departures, state.image) = (0, None);
         }
-        let is_following = state.following.as_mut().map_or(Ok(true), |f| f.advance(client))?;
-        let is_settled = state.move_to_per_consumer(client, limited)? & is_following;
+        let progress_ready = state.progress.as_mut().map_or(Ok(true), |f| f.advance(client))?;
+        let is_settled = state.move_to_per_consumer(client, limited)? & progress_ready;
         let has_source = state.fed.is_some() || state.subscription.get().is_some();
         self.has_subscription.store(has_source, Ordering::Relaxed);
         self.connected.store(has_source && is_settled, Ordering::Relaxed);
@@ -190,7 +190,7 @@ impl Endpoint for Consumer {
             let mut state = self.state.lock_priority();
             (state.subscription, state.per_consumer) = (Handle::None, Handle::None);
             (state.draining, state.on_per_consumer, state.granted_address) = (None, false, None);
-            state.following.iter_mut().for_each(|f| f.disconnect());
+            state.progress.iter_mut().for_each(|f| f.disconnect());
         }
         // What was granted went with the media driver: it is asked for again.
         let changes = self.control().restart();
@@ -202,7 +202,7 @@ impl Endpoint for Consumer {
         self.close_fallback();
         let mut state = self.state.lock_priority();
         (state.subscription, state.per_consumer, state.draining) = (Handle::None, Handle::None, None);
-        state.following.iter_mut().for_each(|f| f.disconnect());
+        state.progress.iter_mut().for_each(|f| f.disconnect());
         state.mapping = None;
     }
 
@@ -248,7 +248,7 @@ impl Endpoint for Consumer {
 
     fn on_control_message(&self, message: &ControlMessage, tick: &Tick<'_>) {
         if let ControlMessage::Progress(progress) = message {
-            return self.hear_progress(progress);
+            return self.on_progress_message(progress);
         }
         let (changes, collides) = self.control().on_control_message(message);
         if collides {
@@ -306,7 +306,7 @@ impl Endpoint for Consumer {
                 self.map(&response.regions(tick.now.monotonic_ns), None, tick);
             }
             Turn::Ended => self.unmap(tick, "the lease has ended"),
-            Turn::ProducerGone(producer_id) => self.outlive(producer_id, tick),
+            Turn::ProducerGone(producer_id) => self.on_producer_gone(producer_id, tick),
         }
     }
 

@@ -48,7 +48,7 @@ impl Reader {
     pub(crate) fn follow_epoch(&mut self, epoch: u64) {
         if self.tracked.replace(epoch) != Some(epoch) {
             self.tracker.reset();
-            self.following.iter_mut().for_each(|f| f.reset());
+            self.progress.iter_mut().for_each(|f| f.reset());
         }
     }
 

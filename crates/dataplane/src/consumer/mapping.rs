@@ -13,7 +13,7 @@ use crate::conductor::Tick;
 
 impl Consumer {
     /// The producer's lease is over: what it wrote is history, and only a later epoch is mapped (driver §4.9).
-    pub(super) fn outlive(&self, producer_id: u32, tick: &Tick<'_>) {
+    pub(super) fn on_producer_gone(&self, producer_id: u32, tick: &Tick<'_>) {
         {
             let mut state = self.state.lock_priority();
             let Some(epoch) = state.mapping.as_ref().map(|m| m.epoch) else { return };

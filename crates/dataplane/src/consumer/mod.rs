@@ -32,8 +32,8 @@ pub use control::ConsumerState;
 pub use counters::{Counters, ProgressCounters};
 pub use fallback::FallbackOptions;
 use fallback::FallbackReader;
-use progress::Following;
-pub use progress::Part;
+pub use progress::PartialFrame;
+use progress::ProgressReader;
 use reader::{DropObserver, Reader};
 pub use reader::{Frame, RegionRefusal};
 
@@ -86,7 +86,7 @@ pub enum Waited {
 impl Consumer {
     pub fn new(config: Config, request: ConsumerRequest, options: Option<LeaseOptions>) -> Self {
         let mut state = Reader::new(config.freshness_ns, config.max_outstanding_seq_gap);
-        state.following = request.supports_progress.then(Box::<Following>::default);
+        state.progress = request.supports_progress.then(Box::<ProgressReader>::default);
         let mut control = ConsumerControl::new(config.stream_id, request, config.hello_period_ns);
         if let Some(uri) = &config.fallback.only {
             control.use_fallback(uri);

@@ -23,11 +23,11 @@ use crate::conductor::handle::Handle;
 use crate::idle::{Idle, Strategy};
 
 /// Words of the shared stream that wait to be asked for; the oldest goes first.
-const MOST_HEARD: usize = 1024;
+const MAX_RECEIVED: usize = 1024;
 
 /// So much of a frame is there.
 #[derive(Clone)]
-pub struct Part {
+pub struct PartialFrame {
     pub mapping: Arc<MappedEpoch>,
     pub located: SlotRef,
     pub filled: u64,
@@ -37,20 +37,20 @@ pub struct Part {
 }
 
 #[derive(Default)]
-pub(crate) struct Following {
+pub(crate) struct ProgressReader {
     /// The stream of its own that was granted.
-    lane: Option<StreamAddress>,
+    address: Option<StreamAddress>,
     subscription: Handle<Subscription>,
-    heard: VecDeque<FrameProgress>,
+    received: VecDeque<FrameProgress>,
     pub(crate) progress_tracker: ProgressTracker,
 }
 
-impl Following {
+impl ProgressReader {
     /// True once nothing is missing.
     pub(crate) fn advance(&mut self, client: &Client) -> Result<bool, AeronError> {
-        let Some(lane) = &self.lane else { return Ok(true) };
+        let Some(address) = &self.address else { return Ok(true) };
         self.subscription
-            .advance(|| client.add_subscription(&untethered(&lane.channel), lane.stream_id as i32))?;
+            .advance(|| client.add_subscription(&untethered(&address.channel), address.stream_id as i32))?;
         Ok(self.subscription.get().is_some())
     }
 
@@ -60,34 +60,34 @@ impl Following {
 
     pub(crate) fn reset(&mut self) {
         self.progress_tracker.reset();
-        self.heard.clear();
+        self.received.clear();
     }
 
     /// A word on the shared stream; with a stream of its own, that one is listened to instead (wire §5).
-    fn hear(&mut self, said: &FrameProgress) {
-        if self.lane.is_some() {
+    fn receive(&mut self, message: &FrameProgress) {
+        if self.address.is_some() {
             return;
         }
-        if self.heard.len() == MOST_HEARD {
-            self.heard.pop_front();
+        if self.received.len() == MAX_RECEIVED {
+            self.received.pop_front();
         }
-        self.heard.push_back(*said);
+        self.received.push_back(*message);
     }
 
-    fn has_words(&mut self) -> bool {
-        !self.heard.is_empty() || self.subscription.get().is_some_and(Subscription::has_fragment)
+    fn has_messages(&mut self) -> bool {
+        !self.received.is_empty() || self.subscription.get().is_some_and(Subscription::has_fragment)
     }
 
     /// Up to `limit` words, from wherever they come.
     fn take(&mut self, stream_id: u32, limit: usize, out: &mut Vec<FrameProgress>) {
-        let heard = limit.min(self.heard.len());
-        out.extend(self.heard.drain(..heard));
+        let received = limit.min(self.received.len());
+        out.extend(self.received.drain(..received));
         if let Some(subscription) = self.subscription.get() {
-            subscription.poll(limit - heard, |bytes, _| {
-                if let ControlMessage::Progress(said) = ControlMessage::decode(bytes)
-                    && said.stream_id == stream_id
+            subscription.poll(limit - received, |bytes, _| {
+                if let ControlMessage::Progress(message) = ControlMessage::decode(bytes)
+                    && message.stream_id == stream_id
                 {
-                    out.push(said);
+                    out.push(message);
                 }
             });
         }
@@ -95,23 +95,29 @@ impl Following {
 }
 
 impl Reader {
-    fn believe(&mut self, counters: &ProgressCounters, said: &FrameProgress) -> Option<Part> {
+    fn on_progress(&mut self, counters: &ProgressCounters, message: &FrameProgress) -> Option<PartialFrame> {
         let count = |counter: &AtomicU64| _ = counter.fetch_add(1, Ordering::Relaxed);
-        count(&counters.heard);
-        let following = self.following.as_mut()?;
-        let Some(mapping) = self.mapping.as_ref().filter(|m| m.epoch == said.epoch) else {
+        count(&counters.received);
+        let progress = self.progress.as_mut()?;
+        let Some(mapping) = self.mapping.as_ref().filter(|m| m.epoch == message.epoch) else {
             count(&counters.late);
             return None;
         };
-        let slot = mapping.locate_in_progress(said.seq);
+        let slot = mapping.locate_in_progress(message.seq);
         let outline = slot.as_ref().map(FrameOutline::from).map_err(|drop| *drop);
-        let filled = said.payload_bytes_filled;
-        match following.progress_tracker.on_progress(said.seq, said.state, filled, outline) {
+        let filled = message.payload_bytes_filled;
+        match progress.progress_tracker.on_progress(message.seq, message.state, filled, outline) {
             ProgressVerdict::New => {
-                count(&counters.news);
+                count(&counters.accepted);
                 let located = slot.ok()?;
                 let filled_slices = filled::filled_slices(&located.info.tensor, filled);
-                Some(Part { mapping: mapping.clone(), located, filled, state: said.state, filled_slices })
+                Some(PartialFrame {
+                    mapping: mapping.clone(),
+                    located,
+                    filled,
+                    state: message.state,
+                    filled_slices,
+                })
             }
             ProgressVerdict::Repeated => None,
             ProgressVerdict::Late => {
@@ -132,22 +138,22 @@ impl Reader {
 
 impl Consumer {
     /// Whether it asked for progress, and whether that comes on a stream of its own.
-    pub fn follows(&self) -> (bool, bool) {
+    pub fn reads_progress(&self) -> (bool, bool) {
         let mut state = self.lock();
-        let own = |f: &mut Box<Following>| f.subscription.get().is_some_and(|s| s.is_connected());
-        let on_per_consumer = state.following.as_mut().is_some_and(own);
-        (state.following.is_some(), on_per_consumer)
+        let own = |f: &mut Box<ProgressReader>| f.subscription.get().is_some_and(|s| s.is_connected());
+        let on_per_consumer = state.progress.as_mut().is_some_and(own);
+        (state.progress.is_some(), on_per_consumer)
     }
 
     /// Takes up to `limit` words about frames that are filling, and gives those that are believed.
-    pub fn poll_progress(&self, limit: usize, out: &mut Vec<Part>) {
+    pub fn poll_progress(&self, limit: usize, out: &mut Vec<PartialFrame>) {
         let mut state = self.lock();
-        let mut words = Vec::new();
-        if let Some(following) = &mut state.following {
-            following.take(self.config.stream_id, limit, &mut words);
+        let mut messages = Vec::new();
+        if let Some(progress) = &mut state.progress {
+            progress.take(self.config.stream_id, limit, &mut messages);
         }
-        for said in &words {
-            out.extend(state.believe(&self.counters.progress, said));
+        for message in &messages {
+            out.extend(state.on_progress(&self.counters.progress, message));
         }
     }
 
@@ -159,7 +165,7 @@ impl Consumer {
             if self.is_closed() {
                 return Waited::Closed;
             }
-            if self.lock().following.as_mut().is_some_and(|f| f.has_words()) {
+            if self.lock().progress.as_mut().is_some_and(|f| f.has_messages()) {
                 return Waited::Ready;
             }
             if Instant::now() >= deadline {
@@ -169,22 +175,22 @@ impl Consumer {
         }
     }
 
-    pub(super) fn hear_progress(&self, said: &FrameProgress) {
-        if said.stream_id == self.config.stream_id
-            && let Some(following) = &mut self.state.lock_priority().following
+    pub(super) fn on_progress_message(&self, message: &FrameProgress) {
+        if message.stream_id == self.config.stream_id
+            && let Some(progress) = &mut self.state.lock_priority().progress
         {
-            following.hear(said);
+            progress.receive(message);
         }
     }
 
     /// Where progress comes from, from here on.
     pub(super) fn apply_progress_changes(&self, changes: &[hello_state::ConfigChange]) {
         for change in changes {
-            if let hello_state::ConfigChange::Control(lane) = change
-                && let Some(following) = &mut self.state.lock_priority().following
+            if let hello_state::ConfigChange::Control(address) = change
+                && let Some(progress) = &mut self.state.lock_priority().progress
             {
-                following.subscription = Handle::None;
-                following.lane.clone_from(lane);
+                progress.subscription = Handle::None;
+                progress.address.clone_from(address);
                 self.connected.store(false, Ordering::Relaxed);
             }
         }

@@ -13,7 +13,7 @@ use tensorpool_core::wire::descriptor::FrameDescriptor;
 use tensorpool_core::wire::hello::StreamAddress;
 
 use super::counters::Counters;
-use super::progress::Following;
+use super::progress::ProgressReader;
 use crate::aeron::channels::untethered;
 use crate::aeron::{AeronError, Client, ImageWatch, Subscription};
 use crate::bridge::Private;
@@ -94,7 +94,7 @@ pub(crate) struct Reader {
     /// Frames come by this way instead of shared memory.
     pub(crate) fallback: Option<Arc<Private>>,
     /// Frames that are still filling, where that was asked for.
-    pub(crate) following: Option<Box<Following>>,
+    pub(crate) progress: Option<Box<ProgressReader>>,
     pub(crate) mapping: Option<Arc<MappedEpoch>>,
     pub(crate) announce_filter: AnnounceFilter,
     pub(crate) tracker: SequenceTracker,
@@ -130,7 +130,7 @@ impl Reader {
             polls: 0,
             fed: None,
             fallback: None,
-            following: None,
+            progress: None,
             mapping: None,
             announce_filter: AnnounceFilter::new(freshness_ns),
             tracker: SequenceTracker::new(max_outstanding_seq_gap),
@@ -275,7 +275,7 @@ impl Reader {
             return None;
         };
         // What was said of it went backwards: it is not to be trusted, whole or not (wire §10.2.2).
-        if self.following.as_ref().is_some_and(|f| f.progress_tracker.is_dropped(d.seq)) {
+        if self.progress.as_ref().is_some_and(|f| f.progress_tracker.is_dropped(d.seq)) {
             counters.drops.add(DropReason::Progress, 1);
             observer.on_drop(d.epoch, d.seq, 1, DropReason::Progress);
             return None;

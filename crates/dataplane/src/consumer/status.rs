@@ -10,7 +10,7 @@ use super::Consumer;
 impl Consumer {
     /// As JSON, without the reasons that never occurred; None while it has no id to be known by.
     /// `last_id`: the one it had, while there is nobody to have one with.
-    pub(crate) fn account_json(&self, last_id: &mut Option<u32>, is_final: bool) -> Option<String> {
+    pub(crate) fn status_json(&self, last_id: &mut Option<u32>, is_final: bool) -> Option<String> {
         *last_id = self.consumer_id().or(*last_id);
         let consumer_id = (*last_id)?;
         // Under the lock of whoever polls: the figures are of one moment.

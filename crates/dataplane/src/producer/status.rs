@@ -6,7 +6,7 @@ use super::Producer;
 
 impl Producer {
     /// As JSON; None until it had an epoch. `last_id`: who it was, while it has no lease to be known by.
-    pub(crate) fn account_json(
+    pub(crate) fn status_json(
         &self,
         last_id: &mut Option<u32>,
         sources: &[u32],
