@@ -13,12 +13,12 @@ use tensorpool_core::wire::descriptor::FrameDescriptor;
 const MAX_WAITING: usize = 1024;
 
 #[derive(Default)]
-pub struct Feed {
+pub struct DescriptorQueue {
     descriptors: Mutex<VecDeque<FrameDescriptor>>,
     waiting: AtomicUsize,
 }
 
-impl Feed {
+impl DescriptorQueue {
     /// The oldest makes room for it, and shows as a gap.
     pub fn push(&self, descriptor: FrameDescriptor) {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,8 +52,8 @@ mod tests {
 
     #[test]
     fn it_hands_on_in_order_and_keeps_no_more_than_it_may() {
-        let feed = Feed::default();
-        assert!(feed.next().is_none());
+        let queue = DescriptorQueue::default();
+        assert!(queue.next().is_none());
         for seq in 0..MAX_WAITING as u64 + 3 {
             let descriptor = FrameDescriptor {
                 stream_id: 1,
@@ -63,10 +63,10 @@ mod tests {
                 meta_version: None,
                 trace_id: 0,
             };
-            feed.push(descriptor);
+            queue.push(descriptor);
         }
-        let seqs: Vec<_> = std::iter::from_fn(|| feed.next()).map(|d| d.seq).collect();
+        let seqs: Vec<_> = std::iter::from_fn(|| queue.next()).map(|d| d.seq).collect();
         assert_eq!((seqs[0], seqs.len()), (3, MAX_WAITING));
-        assert!(feed.is_empty() && seqs.is_sorted());
+        assert!(queue.is_empty() && seqs.is_sorted());
     }
 }

@@ -134,20 +134,20 @@ impl BridgeSender {
     /// stream that were sent up to there. None while there is no publication.
     fn place(&self, py: Python<'_>, stream_id: u32) -> PyResult<Option<(Vec<i32>, i64, u64)>> {
         let source = self.source(py, stream_id)?;
-        Ok(py.detach(|| self.sender.place(&source)).map(|p| (p.sessions, p.position, p.sent)))
+        Ok(py.detach(|| self.sender.position_of(&source)).map(|p| (p.sessions, p.position, p.sent)))
     }
 
     /// Frames sent, their bytes, and those that were not; of all streams.
     fn sums(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(py.detach(|| self.sender.sums()))
+        Ok(py.detach(|| self.sender.totals()))
     }
 
     /// Bytes of payload in the first chunk of a frame and in the others; None while there is no publication.
     #[getter]
     fn slices(&self, py: Python<'_>) -> PyResult<Option<(u32, u32)>> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(py.detach(|| self.sender.slices()).map(|s| (s.first, s.rest)))
+        Ok(py.detach(|| self.sender.chunk_sizes()).map(|s| (s.first, s.rest)))
     }
 
     #[getter]

@@ -167,14 +167,14 @@ impl Endpoint for Consumer {
         let limited = self.control().is_limited();
         let mut state = self.state.lock_priority();
         // A reader that stops polling must stall nobody: it is put to rest instead.
-        if state.subscription.get().is_none() && state.fed.is_none() {
+        if state.subscription.get().is_none() && state.queue.is_none() {
             let channel = untethered(&config.descriptor_channel);
             state.subscription.advance(|| client.add_subscription(&channel, config.descriptor_stream_id))?;
             (state.departures, state.image) = (0, None);
         }
         let progress_ready = state.progress.as_mut().map_or(Ok(true), |f| f.advance(client))?;
         let is_settled = state.move_to_per_consumer(client, limited)? & progress_ready;
-        let has_source = state.fed.is_some() || state.subscription.get().is_some();
+        let has_source = state.queue.is_some() || state.subscription.get().is_some();
         self.has_subscription.store(has_source, Ordering::Relaxed);
         self.connected.store(has_source && is_settled, Ordering::Relaxed);
         drop(state);

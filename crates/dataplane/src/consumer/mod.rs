@@ -12,7 +12,7 @@ use tensorpool_core::wire::descriptor::{Decoded, FrameDescriptor};
 
 use crate::aeron::Subscription;
 use crate::conductor::handle::Handle;
-use crate::descriptor_queue::Feed;
+use crate::descriptor_queue::DescriptorQueue;
 use crate::idle::{Idle, Strategy};
 use crate::lease::Lease;
 use crate::priority_lock::PriorityLock;
@@ -155,7 +155,7 @@ impl Consumer {
 
     pub fn is_ready(&self) -> bool {
         let mut state = self.lock();
-        self.config.fallback.only.is_some() || state.fed.is_some() || state.subscription.get().is_some()
+        self.config.fallback.only.is_some() || state.queue.is_some() || state.subscription.get().is_some()
     }
 
     /// Takes up to `limit` descriptors and pushes the frames that pass onto `out`.
@@ -264,8 +264,8 @@ impl Consumer {
                 return taken;
             }
         }
-        if state.fed.is_some() && !state.on_per_consumer {
-            return self.drain_fed(state, limit, observer, &mut each);
+        if state.queue.is_some() && !state.on_per_consumer {
+            return self.drain_queue(state, limit, observer, &mut each);
         }
         // Out of the state for the poll, so that the callback may have the rest of it.
         let mut subscription = match std::mem::take(&mut state.subscription) {
@@ -285,7 +285,7 @@ impl Consumer {
         taken
     }
 
-    fn drain_fed<W: DropObserver>(
+    fn drain_queue<W: DropObserver>(
         &self,
         state: &mut Reader,
         limit: usize,
@@ -294,7 +294,7 @@ impl Consumer {
     ) -> usize {
         let mut taken = 0;
         while taken < limit
-            && let Some(descriptor) = state.fed.as_ref().and_then(|feed| feed.next())
+            && let Some(descriptor) = state.queue.as_ref().and_then(|queue| queue.next())
         {
             taken += 1;
             if state.is_next(&self.counters, &descriptor, observer)
@@ -312,14 +312,14 @@ impl Consumer {
     }
 
     /// Somebody else reads that stream from here on; what still waits on our own is read first.
-    pub(crate) fn feed_from(&self, feed: Arc<Feed>) {
+    pub(crate) fn read_from_queue(&self, queue: Arc<DescriptorQueue>) {
         let mut state = self.state.lock_priority();
         if !state.on_per_consumer
             && let Handle::Ready(before) = std::mem::take(&mut state.subscription)
         {
             state.drain_first(before);
         }
-        state.fed = Some(feed);
+        state.queue = Some(queue);
     }
 
     #[inline]
@@ -366,7 +366,7 @@ impl Consumer {
                         return Waited::Ready;
                     }
                 } else if state.draining.is_some()
-                    || state.fed.as_ref().is_some_and(|feed| !feed.is_empty())
+                    || state.queue.as_ref().is_some_and(|queue| !queue.is_empty())
                     || state.subscription.get().is_some_and(Subscription::has_fragment)
                 {
                     return Waited::Ready;

@@ -18,7 +18,7 @@ use crate::aeron::channels::untethered;
 use crate::aeron::{AeronError, Client, ImageWatch, Subscription};
 use crate::bridge::Private;
 use crate::conductor::handle::Handle;
-use crate::descriptor_queue::Feed;
+use crate::descriptor_queue::DescriptorQueue;
 
 /// A frame that may be handed out, and the mapping that keeps its memory alive.
 #[derive(Clone)]
@@ -90,7 +90,7 @@ pub(crate) struct Reader {
     /// How often somebody looked for frames.
     pub(crate) polls: u64,
     /// Who reads the descriptor stream for many hands on what is ours.
-    pub(crate) fed: Option<Arc<Feed>>,
+    pub(crate) queue: Option<Arc<DescriptorQueue>>,
     /// Frames come by this way instead of shared memory.
     pub(crate) fallback: Option<Arc<Private>>,
     /// Frames that are still filling, where that was asked for.
@@ -128,7 +128,7 @@ impl Reader {
             limited: false,
             was_limited: false,
             polls: 0,
-            fed: None,
+            queue: None,
             fallback: None,
             progress: None,
             mapping: None,
