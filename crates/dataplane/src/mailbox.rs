@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tensorpool_core::wire::event::{TagFilter, TagMatch};
 
-use crate::aeron::fragment_filter::Underway;
+use crate::aeron::fragment_filter::FragmentFilter;
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
 use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
@@ -35,7 +35,7 @@ pub struct Counters {
 struct Ear {
     subscription: Handle<Subscription>,
     assembler: Option<Assembler>,
-    underway: Underway,
+    fragment_filter: FragmentFilter,
     departures: u64,
 }
 
@@ -158,18 +158,18 @@ impl Endpoint for Mailbox {
 
     fn do_work(&self, _: &Tick<'_>) {
         let Ok(mut ear) = self.ear.lock() else { return };
-        let Ear { subscription, assembler, underway, departures } = &mut *ear;
+        let Ear { subscription, assembler, fragment_filter, departures } = &mut *ear;
         if let (Some(subscription), Some(assembler)) = (subscription.get(), assembler) {
             let gone = subscription.images().departures();
             if std::mem::replace(departures, gone) != gone {
                 // The assembler keeps a buffer for every session it ever saw: let go of those who left.
-                if underway.settle(subscription.images())
+                if fragment_filter.settle(subscription.images())
                     && let Ok(fresh) = Assembler::new()
                 {
                     *assembler = fresh;
                 }
             }
-            let wanted = |bytes: &[u8], header: Header| underway.wants(header, || self.is_ours(bytes));
+            let wanted = |bytes: &[u8], header: Header| fragment_filter.wants(header, || self.is_ours(bytes));
             assembler.poll_some(subscription, FRAGMENTS_A_ROUND, wanted, |message, _| self.keep(message));
         }
     }

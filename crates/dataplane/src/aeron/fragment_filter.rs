@@ -5,14 +5,14 @@ use crate::aeron::{Header, ImageWatch};
 
 /// Sessions in the middle of a message of several fragments, and whether it is wanted.
 #[derive(Default)]
-pub struct Underway(Vec<(i32, bool)>);
+pub struct FragmentFilter(Vec<(i32, bool)>);
 
-impl Underway {
-    /// Whether a fragment belongs to a message that `judge` says yes to; it is shown the first alone.
-    pub fn wants(&mut self, header: Header, judge: impl FnOnce() -> bool) -> bool {
+impl FragmentFilter {
+    /// Whether a fragment belongs to a message that `is_wanted` says yes to; it is shown the first alone.
+    pub fn wants(&mut self, header: Header, is_wanted: impl FnOnce() -> bool) -> bool {
         let (session, begins, ends) = header.fragment();
         let at = self.0.iter().position(|(s, _)| *s == session);
-        let wanted = if begins { judge() } else { at.is_some_and(|i| self.0[i].1) };
+        let wanted = if begins { is_wanted() } else { at.is_some_and(|i| self.0[i].1) };
         match (at, ends) {
             (Some(i), true) => drop(self.0.swap_remove(i)),
             (Some(i), false) => self.0[i].1 = wanted,

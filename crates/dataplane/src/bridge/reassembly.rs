@@ -5,15 +5,15 @@ use crate::aeron::Header;
 
 const MAX_SESSIONS: usize = 8;
 
-pub(super) struct Fragments {
-    most: usize,
-    underway: Vec<(i32, Vec<u8>)>,
+pub(super) struct FragmentReassembly {
+    max_bytes: usize,
+    partial: Vec<(i32, Vec<u8>)>,
     dropped: u64,
 }
 
-impl Fragments {
-    pub fn new(most: usize) -> Self {
-        Self { most, underway: Vec::new(), dropped: 0 }
+impl FragmentReassembly {
+    pub fn new(max_bytes: usize) -> Self {
+        Self { max_bytes, partial: Vec::new(), dropped: 0 }
     }
 
     /// How many messages were not put together.
@@ -28,37 +28,37 @@ impl Fragments {
         if begins && ends {
             return f(bytes, session);
         }
-        self.put_together(bytes, session, begins, ends, |message| f(message, session));
+        self.join(bytes, session, begins, ends, |message| f(message, session));
     }
 
     #[cold]
-    fn put_together(&mut self, bytes: &[u8], session: i32, begins: bool, ends: bool, f: impl FnOnce(&[u8])) {
-        let at = self.underway.iter().position(|(s, _)| *s == session);
+    fn join(&mut self, bytes: &[u8], session: i32, begins: bool, ends: bool, f: impl FnOnce(&[u8])) {
+        let at = self.partial.iter().position(|(s, _)| *s == session);
         let at = match (at, begins) {
             (Some(at), true) => {
-                self.underway[at].1.clear();
+                self.partial[at].1.clear();
                 at
             }
             (None, true) => {
-                if self.underway.len() == MAX_SESSIONS {
-                    self.underway.remove(0);
+                if self.partial.len() == MAX_SESSIONS {
+                    self.partial.remove(0);
                     self.dropped += 1;
                 }
-                self.underway.push((session, Vec::new()));
-                self.underway.len() - 1
+                self.partial.push((session, Vec::new()));
+                self.partial.len() - 1
             }
             (Some(at), false) => at,
             (None, false) => return,
         };
-        let (_, message) = &mut self.underway[at];
-        if message.len() + bytes.len() > self.most {
-            self.underway.swap_remove(at);
+        let (_, message) = &mut self.partial[at];
+        if message.len() + bytes.len() > self.max_bytes {
+            self.partial.swap_remove(at);
             self.dropped += 1;
             return;
         }
         message.extend_from_slice(bytes);
         if ends {
-            let (_, message) = self.underway.swap_remove(at);
+            let (_, message) = self.partial.swap_remove(at);
             f(&message);
         }
     }

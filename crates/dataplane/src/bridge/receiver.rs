@@ -17,7 +17,7 @@ use tensorpool_core::wire::control::ControlMessage;
 
 use super::mapping::Sink;
 use super::private_ring::Private;
-use super::reassembly::Fragments;
+use super::reassembly::FragmentReassembly;
 use super::worker::Worker;
 use crate::aeron::{AeronError, Assembler, Client, Subscription};
 use crate::conductor::Endpoint;
@@ -64,7 +64,7 @@ struct State {
     payload: Handle<Subscription>,
     control: Handle<Subscription>,
     assembler: Option<Assembler>,
-    fragments: Fragments,
+    reassembly: FragmentReassembly,
     sinks: Vec<Sink>,
     by_stream: HashMap<u32, usize>,
     faults: [u64; Fault::COUNT],
@@ -94,7 +94,7 @@ impl Receiver {
             payload: Handle::None,
             control: Handle::None,
             assembler: None,
-            fragments: Fragments::new(config.limits.chunk_bytes as usize + CHUNK_OVERHEAD),
+            reassembly: FragmentReassembly::new(config.limits.chunk_bytes as usize + CHUNK_OVERHEAD),
             sinks: Vec::new(),
             by_stream: HashMap::new(),
             faults: [0; Fault::COUNT],
@@ -205,7 +205,7 @@ impl Receiver {
     /// How many messages were refused for each fault; those of no mapping; those not put together; words lost.
     pub fn totals(&self) -> ([u64; Fault::COUNT], u64, u64, u64) {
         let state = self.core.enter();
-        (state.faults, state.unmapped, state.fragments.dropped(), state.words_dropped)
+        (state.faults, state.unmapped, state.reassembly.dropped(), state.words_dropped)
     }
 
     /// Words of the control stream that are neither announces nor progress.
@@ -292,10 +292,10 @@ impl State {
 
     #[inline]
     fn receive(&mut self, limits: &Limits, now_ns: u64) -> usize {
-        let Self { payload, fragments, sinks, by_stream, faults, unmapped, .. } = self;
+        let Self { payload, reassembly, sinks, by_stream, faults, unmapped, .. } = self;
         let Some(subscription) = payload.get() else { return 0 };
         subscription.poll(FRAGMENTS_A_TURN, |bytes, header| {
-            fragments.take(bytes, header, |message, session| match Chunk::decode(message, limits) {
+            reassembly.take(bytes, header, |message, session| match Chunk::decode(message, limits) {
                 Ok(chunk) => match by_stream.get(&chunk.stream_id) {
                     Some(at) => sinks[*at].on_chunk(&chunk, session, || header.position(), now_ns),
                     None => *unmapped += 1,

@@ -10,7 +10,7 @@ use tensorpool_core::consumer::metadata_cache::{MetadataCache, MetadataVersion, 
 use tensorpool_core::wire::metadata::MetadataMessage;
 
 use crate::aeron::channels::untethered;
-use crate::aeron::fragment_filter::Underway;
+use crate::aeron::fragment_filter::FragmentFilter;
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
 use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
@@ -37,7 +37,7 @@ struct Stream {
 struct State {
     subscription: Handle<Subscription>,
     assembler: Option<Assembler>,
-    underway: Underway,
+    fragment_filter: FragmentFilter,
     departures: u64,
     streams: HashMap<u32, Stream>,
     closed: bool,
@@ -127,11 +127,11 @@ impl MetadataEar {
 
 impl State {
     fn hear(&mut self, counters: &Counters) {
-        let Self { subscription, assembler, underway, departures, streams, .. } = self;
+        let Self { subscription, assembler, fragment_filter, departures, streams, .. } = self;
         let (Some(subscription), Some(assembler)) = (subscription.get(), assembler) else { return };
         let gone = subscription.images().departures();
         if std::mem::replace(departures, gone) != gone
-            && underway.settle(subscription.images())
+            && fragment_filter.settle(subscription.images())
             // The assembler keeps a buffer for every session it ever saw: let go of those who left.
             && let Ok(fresh) = Assembler::new()
         {
@@ -144,7 +144,7 @@ impl State {
             subscription,
             FRAGMENTS_A_ROUND,
             |bytes, header| {
-                underway.wants(header, || {
+                fragment_filter.wants(header, || {
                     let ours = MetadataMessage::stream_of(bytes).is_some_and(|id| known.contains_key(&id));
                     foreign += u64::from(!ours);
                     ours
@@ -194,7 +194,7 @@ impl Endpoint for MetadataEar {
     fn disconnect(&self) {
         let mut state = self.lock();
         (state.subscription, state.assembler) = (Handle::None, None);
-        (state.underway, state.departures) = (Underway::default(), 0);
+        (state.fragment_filter, state.departures) = (FragmentFilter::default(), 0);
     }
 
     fn close(&self) {
