@@ -230,25 +230,29 @@ impl BridgeReceiver {
     fn give(&self, py: Python<'_>, stream_id: u32, producer: &Bound<'_, Producer>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         let (plane, _) = producer.get().parts(py);
-        if py.detach(|| self.receiver.give(stream_id, plane)) { Ok(()) } else { Err(unmapped(stream_id)) }
+        if py.detach(|| self.receiver.set_destination(stream_id, plane)) {
+            Ok(())
+        } else {
+            Err(unmapped(stream_id))
+        }
     }
 
     /// Takes the producer away again: nothing is written with it when this returns.
     fn take(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(py.detach(|| self.receiver.take(stream_id)))
+        Ok(py.detach(|| self.receiver.clear_destination(stream_id)))
     }
 
     /// Streams of the source that have no destination at the moment.
     fn wanting(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(py.detach(|| self.receiver.wanting()))
+        Ok(py.detach(|| self.receiver.without_destination()))
     }
 
     /// How a mapping stands: what its source announced, and what became of its frames.
     fn standing<'py>(&self, py: Python<'py>, stream_id: u32) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
-        let standing = py.detach(|| self.receiver.standing(stream_id)).ok_or_else(|| unmapped(stream_id))?;
+        let standing = py.detach(|| self.receiver.state_of(stream_id)).ok_or_else(|| unmapped(stream_id))?;
         let dict = PyDict::new(py);
         let announced = standing.announced;
         dict.set_item("epoch", announced.as_ref().map(|a| a.epoch))?;
@@ -258,24 +262,24 @@ impl BridgeReceiver {
         dict.set_item("pools", pools.unwrap_or_default())?;
         dict.set_item("has_destination", standing.has_destination)?;
         dict.set_item("seen", standing.seen)?;
-        let tally = &standing.tally;
+        let counters = &standing.counters;
         for (name, value) in [
-            ("delivered", tally.delivered),
-            ("bytes", tally.bytes),
-            ("chunks", tally.chunks),
-            ("span", tally.span),
-            ("turned_away", tally.turned_away),
+            ("delivered", counters.delivered),
+            ("bytes", counters.bytes),
+            ("chunks", counters.chunks),
+            ("span", counters.span),
+            ("turned_away", counters.turned_away),
             ("announces", standing.announces),
             ("announces_ignored", standing.announces_ignored),
-            ("progress_said", standing.progress_said),
+            ("progress_said", standing.progress_sent),
             ("progress_dropped", standing.progress_dropped),
         ] {
             dict.set_item(name, value)?;
         }
-        dict.set_item("lost", losses(py, &tally.lost)?)?;
+        dict.set_item("lost", losses(py, &counters.lost)?)?;
         let ignored = PyDict::new(py);
         for why in Ignored::ALL {
-            ignored.set_item(why.as_str(), tally.ignored(*why))?;
+            ignored.set_item(why.as_str(), counters.ignored(*why))?;
         }
         dict.set_item("chunks_ignored", ignored)?;
         Ok(dict)
@@ -306,7 +310,7 @@ impl BridgeReceiver {
         position: Option<i64>,
     ) -> PyResult<Option<(u64, u64, Bound<'py, PyDict>)>> {
         errors::check_fork(py, self.fork_guard)?;
-        let found = py.detach(|| self.receiver.cut(stream_id, session, position));
+        let found = py.detach(|| self.receiver.ledger_start(stream_id, session, position));
         match found.ok_or_else(|| unmapped(stream_id))? {
             LedgerStart::At(counts) => {
                 Ok(Some((counts.delivered, counts.turned_away, losses(py, &counts.lost)?)))
@@ -318,13 +322,13 @@ impl BridgeReceiver {
     /// Frames delivered, their bytes, and those of which chunks came and no frame; of all streams.
     fn sums(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(py.detach(|| self.receiver.sums()))
+        Ok(py.detach(|| self.receiver.totals()))
     }
 
     /// Messages on the payload stream that could not be used.
     fn refused<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
-        let (faults, unmapped, fragments, words) = py.detach(|| self.receiver.totals());
+        let (faults, unmapped, fragments, words) = py.detach(|| self.receiver.rejected());
         let dict = PyDict::new(py);
         for fault in Fault::ALL {
             dict.set_item(fault.as_str(), faults[*fault as usize])?;
@@ -339,7 +343,7 @@ impl BridgeReceiver {
     #[pyo3(signature = (limit = 64))]
     fn words<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
         errors::check_fork(py, self.fork_guard)?;
-        let words = py.detach(|| self.receiver.words(limit));
+        let words = py.detach(|| self.receiver.poll_messages(limit));
         PyList::new(py, words.iter().map(|word| PyBytes::new(py, word)))
     }
 

@@ -21,8 +21,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn of(tally: &AssemblyCounters) -> Self {
-        Self { delivered: tally.delivered, turned_away: tally.turned_away, lost: tally.lost }
+    fn of(counters: &AssemblyCounters) -> Self {
+        Self { delivered: counters.delivered, turned_away: counters.turned_away, lost: counters.lost }
     }
 
     fn add(&mut self, more: &Self) {
@@ -113,15 +113,15 @@ pub struct SessionLedger {
 impl SessionLedger {
     /// What is counted from here on is of that session.
     #[inline]
-    pub fn set_session(&mut self, session: i32, tally: &AssemblyCounters) {
+    pub fn set_session(&mut self, session: i32, counters: &AssemblyCounters) {
         if self.all.last().is_none_or(|a| a.session != session) {
-            self.change(session, tally);
+            self.change(session, counters);
         }
     }
 
     #[cold]
-    fn change(&mut self, session: i32, tally: &AssemblyCounters) {
-        let now = Counts::of(tally);
+    fn change(&mut self, session: i32, counters: &AssemblyCounters) {
+        let now = Counts::of(counters);
         let latest = now.since(&self.since);
         if let Some(last) = self.all.last_mut() {
             last.counts.add(&latest);
@@ -153,19 +153,19 @@ impl SessionLedger {
         notes.count += 1;
     }
 
-    fn counts(&self, at: usize, tally: &AssemblyCounters) -> Counts {
+    fn counts(&self, at: usize, counters: &AssemblyCounters) -> Counts {
         let mut counts = self.all[at].counts.clone();
         if at + 1 == self.all.len() {
-            counts.add(&Counts::of(tally).since(&self.since));
+            counts.add(&Counts::of(counters).since(&self.since));
         }
         counts
     }
 
     /// All that was counted of these sessions; false if one of them may have been forgotten.
-    pub fn sum(&self, sessions: &[i32], tally: &AssemblyCounters) -> (Counts, bool) {
+    pub fn sum(&self, sessions: &[i32], counters: &AssemblyCounters) -> (Counts, bool) {
         let (mut sum, mut known) = (Counts::default(), 0);
         for at in (0..self.all.len()).filter(|at| sessions.contains(&self.all[*at].session)) {
-            sum.add(&self.counts(at, tally));
+            sum.add(&self.counts(at, counters));
             known += 1;
         }
         (sum, known == sessions.len() || !self.forgotten)
@@ -178,16 +178,16 @@ impl SessionLedger {
         session: i32,
         position: i64,
         reached: Option<i64>,
-        tally: &AssemblyCounters,
+        counters: &AssemblyCounters,
     ) -> LedgerStart {
         if reached.is_none_or(|reached| reached < position) {
             return LedgerStart::Ahead;
         }
         let Some(at) = self.all.iter().position(|a| a.session == session) else {
-            self.begin(session, tally);
+            self.begin(session, counters);
             return LedgerStart::At(Counts::default());
         };
-        let mut counts = self.counts(at, tally);
+        let mut counts = self.counts(at, counters);
         let Some(notes) = &mut self.all[at].notes else { return LedgerStart::Unknown };
         if notes.count != counts.total() || notes.from.is_some_and(|from| position < from) {
             // Some were dropped by no chunk of theirs. It is known again from here on.
@@ -205,13 +205,13 @@ impl SessionLedger {
     }
 
     /// An account begins with the session: nothing is noted of it.
-    pub fn begin(&mut self, session: i32, tally: &AssemblyCounters) {
+    pub fn begin(&mut self, session: i32, counters: &AssemblyCounters) {
         if let Some(entry) = self.all.iter_mut().find(|a| a.session == session) {
             entry.notes = None;
             return;
         }
         if self.all.is_empty() {
-            self.since = Counts::of(tally);
+            self.since = Counts::of(counters);
         } else if self.all.len() == MAX_SESSIONS {
             self.all.remove(0);
             self.forgotten = true;

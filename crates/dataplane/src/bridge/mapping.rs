@@ -10,8 +10,8 @@ use tensorpool_core::wire::chunk::Chunk;
 use tensorpool_core::wire::control::FrameProgress;
 use tensorpool_core::wire::layout::HEADER_SLOT_BYTES;
 
-use super::private_ring::Private;
-use super::progress_forwarder::Echo;
+use super::private_ring::PrivateRing;
+use super::progress_forwarder::ProgressForwarder;
 use crate::aeron::Publication;
 use crate::conductor::handle::Handle;
 use crate::producer::{Outcome, Placed, Producer};
@@ -20,7 +20,7 @@ enum Goal {
     /// A stream of this host.
     Producer(Arc<Producer>),
     /// One consumer of this process.
-    Private(Arc<Private>),
+    Private(Arc<PrivateRing>),
 }
 
 impl Goal {
@@ -60,42 +60,42 @@ struct Destination {
     nslots: Option<u32>,
 }
 
-pub(super) struct Sink {
+pub(super) struct ReceiverMapping {
     pub dest_stream_id: u32,
     pub source: SourceState,
     pub table: AssemblyTable<Placed>,
     pub ledger: SessionLedger,
-    pub echo: Echo,
-    pub voice: Handle<Publication>,
-    pub voice_at: Option<(String, i32)>,
+    pub progress_forwarder: ProgressForwarder,
+    pub progress_publication: Handle<Publication>,
+    pub progress_address: Option<(String, i32)>,
     destination: Option<Destination>,
     /// Makes its own memory at each epoch.
-    private: Option<Arc<Private>>,
+    private: Option<Arc<PrivateRing>>,
     pub announces: u64,
     pub announces_ignored: u64,
-    pub progress_said: u64,
+    pub progress_sent: u64,
 }
 
-impl Sink {
+impl ReceiverMapping {
     pub fn new(dest_stream_id: u32, timeout_ns: u64, silence_ns: u64) -> Self {
         Self {
             dest_stream_id,
             source: SourceState::new(silence_ns),
             table: AssemblyTable::new(timeout_ns),
             ledger: SessionLedger::default(),
-            echo: Echo::default(),
-            voice: Handle::None,
-            voice_at: None,
+            progress_forwarder: ProgressForwarder::default(),
+            progress_publication: Handle::None,
+            progress_address: None,
             destination: None,
             private: None,
             announces: 0,
             announces_ignored: 0,
-            progress_said: 0,
+            progress_sent: 0,
         }
     }
 
     /// A destination that nothing was written to.
-    pub fn give(&mut self, producer: Arc<Producer>) {
+    pub fn set_destination(&mut self, producer: Arc<Producer>) {
         self.table.abandon(Loss::Detached);
         self.dest_stream_id = producer.stream_id();
         let goal = Goal::Producer(producer);
@@ -103,12 +103,12 @@ impl Sink {
     }
 
     /// Frames go to one consumer of this process, from the next announce on.
-    pub fn keep_private(&mut self, private: Arc<Private>) {
+    pub fn set_private_ring(&mut self, private: Arc<PrivateRing>) {
         self.private = Some(private);
     }
 
     /// The destination is taken away: no frame is written to it from here on.
-    pub fn take(&mut self) -> bool {
+    pub fn clear_destination(&mut self) -> bool {
         self.table.abandon(Loss::Detached);
         self.destination.take().is_some()
     }
@@ -124,11 +124,11 @@ impl Sink {
             AnnounceEffect::NewEpoch => {
                 self.announces += 1;
                 self.table.restart();
-                self.echo.clear();
+                self.progress_forwarder.clear();
                 // Frames of two epochs never share a local one.
                 self.destination.take_if(|d| d.is_used);
                 if let (Some(private), Some(announced)) = (&self.private, self.source.announced())
-                    && private.take_up(announced)
+                    && private.map(announced)
                 {
                     let goal = Goal::Private(private.clone());
                     self.destination = Some(Destination { goal, is_used: false, nslots: None });
@@ -140,11 +140,14 @@ impl Sink {
     /// `position`: where the chunk ends in its session.
     #[inline]
     pub fn on_chunk(&mut self, chunk: &Chunk<'_>, session: i32, position: impl FnOnce() -> i64, now_ns: u64) {
-        self.ledger.set_session(session, self.table.tally());
-        let step = match self.source.admit(chunk.epoch) {
+        self.ledger.set_session(session, self.table.counters());
+        let outcome = match self.source.admit(chunk.epoch) {
             Ok(()) => {
-                let mut slots =
-                    Slots { source: &self.source, destination: &mut self.destination, echo: &mut self.echo };
+                let mut slots = Slots {
+                    source: &self.source,
+                    destination: &mut self.destination,
+                    progress_forwarder: &mut self.progress_forwarder,
+                };
                 self.table.on_chunk(chunk, now_ns, &mut slots)
             }
             Err((why, ends_all)) => {
@@ -154,24 +157,25 @@ impl Sink {
                 self.table.ignore(chunk, why)
             }
         };
-        self.ledger.note(step, position);
+        self.ledger.note(outcome, position);
     }
 
     /// What is due of forwarded progress, as it is said here.
-    pub fn speak(&mut self) {
-        if self.echo.due.is_empty() {
+    pub fn send_due_progress(&mut self) {
+        if self.progress_forwarder.due.is_empty() {
             return;
         }
         let epoch = self.destination.as_ref().and_then(|d| d.goal.epoch());
-        for word in self.echo.due.drain(..) {
-            let said = epoch.zip(self.voice.get()).is_some_and(|(epoch, voice)| {
-                let word = FrameProgress { stream_id: self.dest_stream_id, epoch, ..word };
-                voice.offer(&word.encode()).is_ok()
-            });
-            if said {
-                self.progress_said += 1;
+        for progress in self.progress_forwarder.due.drain(..) {
+            let sent =
+                epoch.zip(self.progress_publication.get()).is_some_and(|(epoch, progress_publication)| {
+                    let progress = FrameProgress { stream_id: self.dest_stream_id, epoch, ..progress };
+                    progress_publication.offer(&progress.encode()).is_ok()
+                });
+            if sent {
+                self.progress_sent += 1;
             } else {
-                self.echo.dropped += 1;
+                self.progress_forwarder.dropped += 1;
             }
         }
     }
@@ -180,7 +184,7 @@ impl Sink {
 struct Slots<'a> {
     source: &'a SourceState,
     destination: &'a mut Option<Destination>,
-    echo: &'a mut Echo,
+    progress_forwarder: &'a mut ProgressForwarder,
 }
 
 fn loss(outcome: Outcome) -> Loss {
@@ -238,12 +242,12 @@ impl FrameStore for Slots<'_> {
     fn commit(&mut self, place: Placed, seq: u64, trace_id: u64) -> Result<(), Loss> {
         let destination = self.destination.as_ref().ok_or(Loss::Detached)?;
         destination.goal.commit(&place, trace_id)?;
-        self.echo.delivered(seq, place.payload_length());
+        self.progress_forwarder.delivered(seq, place.payload_length());
         Ok(())
     }
 
     #[inline]
     fn advanced(&mut self, _: &Placed, seq: u64, prefix: u32) {
-        self.echo.advanced(seq, prefix);
+        self.progress_forwarder.advanced(seq, prefix);
     }
 }

@@ -11,6 +11,6 @@ pub mod sender;
 pub mod source;
 mod worker;
 
-pub use private_ring::Private;
+pub use private_ring::PrivateRing;
 pub use receiver::Receiver;
 pub use sender::Sender;

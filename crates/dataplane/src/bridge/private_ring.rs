@@ -20,7 +20,7 @@ use crate::producer::Placed;
 /// Frames that wait to be looked at; of older ones the slots are long another's.
 const MAX_WAITING: usize = 1024;
 
-pub struct Private {
+pub struct PrivateRing {
     stream_id: u32,
     /// What an announce can have made here.
     max_bytes: u64,
@@ -45,7 +45,7 @@ impl State {
     }
 }
 
-impl Private {
+impl PrivateRing {
     pub fn new(stream_id: u32, max_bytes: u64) -> Self {
         let queue = VecDeque::with_capacity(MAX_WAITING);
         let state = Mutex::new(State { queue, ..State::default() });
@@ -57,14 +57,14 @@ impl Private {
     }
 
     /// Memory for an epoch of the source, as it announces it; its epoch is kept. False: it cannot be had.
-    pub(super) fn take_up(&self, announced: &SourceLayout) -> bool {
-        let pools = announced.pools.iter();
+    pub(super) fn map(&self, layout: &SourceLayout) -> bool {
+        let pools = layout.pools.iter();
         let pools: Vec<_> =
             pools.map(|p| PoolSpec { pool_id: p.pool_id, stride_bytes: p.stride_bytes }).collect();
-        let made =
-            MappedEpoch::anonymous(self.stream_id, announced.epoch, announced.nslots, &pools, self.max_bytes);
+        let opened =
+            MappedEpoch::anonymous(self.stream_id, layout.epoch, layout.nslots, &pools, self.max_bytes);
         let mut state = self.lock();
-        match made {
+        match opened {
             Ok(mapping) => state.mapping = Some(Arc::new(mapping)),
             Err(why) => {
                 state.mapping = None;

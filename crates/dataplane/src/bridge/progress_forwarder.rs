@@ -8,7 +8,7 @@ use tensorpool_core::wire::control::{FrameProgress, ProgressState};
 const MAX_WAITING: usize = 32;
 
 #[derive(Default)]
-pub(super) struct Echo {
+pub(super) struct ProgressForwarder {
     waiting: VecDeque<(FrameProgress, u64)>,
     /// The frame that went out last: its last word may come after it.
     delivered: Option<(u64, u32)>,
@@ -16,7 +16,7 @@ pub(super) struct Echo {
     pub dropped: u64,
 }
 
-impl Echo {
+impl ProgressForwarder {
     pub fn clear(&mut self) {
         self.dropped += self.waiting.len() as u64;
         self.waiting.clear();
@@ -24,12 +24,12 @@ impl Echo {
     }
 
     /// It is said at once if its frame is out, waits if that is still to come, and is too late for all before it.
-    pub fn on_word(&mut self, word: FrameProgress, now_ns: u64) {
+    pub fn on_progress(&mut self, progress: FrameProgress, now_ns: u64) {
         if let Some((seq, length)) = self.delivered
-            && word.seq <= seq
+            && progress.seq <= seq
         {
-            if word.seq == seq && word.payload_bytes_filled <= u64::from(length) {
-                self.due.push(word);
+            if progress.seq == seq && progress.payload_bytes_filled <= u64::from(length) {
+                self.due.push(progress);
             } else {
                 self.dropped += 1;
             }
@@ -39,7 +39,7 @@ impl Echo {
             self.waiting.pop_front();
             self.dropped += 1;
         }
-        self.waiting.push_back((word, now_ns));
+        self.waiting.push_back((progress, now_ns));
     }
 
     #[inline]
@@ -47,10 +47,10 @@ impl Echo {
         if self.waiting.is_empty() {
             return;
         }
-        let is_due = |word: &FrameProgress| {
-            word.seq == seq
-                && word.payload_bytes_filled <= u64::from(prefix)
-                && word.state != ProgressState::Complete
+        let is_due = |progress: &FrameProgress| {
+            progress.seq == seq
+                && progress.payload_bytes_filled <= u64::from(prefix)
+                && progress.state != ProgressState::Complete
         };
         self.release(is_due);
     }
@@ -60,18 +60,18 @@ impl Echo {
         if self.waiting.is_empty() {
             return;
         }
-        self.release(|word| word.seq == seq && word.payload_bytes_filled <= u64::from(length));
+        self.release(|progress| progress.seq == seq && progress.payload_bytes_filled <= u64::from(length));
         let before = self.waiting.len();
-        self.waiting.retain(|(word, _)| word.seq > seq);
+        self.waiting.retain(|(progress, _)| progress.seq > seq);
         self.dropped += (before - self.waiting.len()) as u64;
     }
 
     fn release(&mut self, is_due: impl Fn(&FrameProgress) -> bool) {
         let due = &mut self.due;
-        self.waiting.retain(|(word, _)| {
-            let is_due = is_due(word);
+        self.waiting.retain(|(progress, _)| {
+            let is_due = is_due(progress);
             if is_due {
-                due.push(*word);
+                due.push(*progress);
             }
             !is_due
         });
@@ -90,33 +90,34 @@ impl Echo {
 mod tests {
     use super::*;
 
-    fn word(seq: u64, filled: u64, state: ProgressState) -> FrameProgress {
+    fn progress(seq: u64, filled: u64, state: ProgressState) -> FrameProgress {
         FrameProgress { stream_id: 1, epoch: 1, seq, payload_bytes_filled: filled, state }
     }
 
     /// requirement: bridge-9-4, bridge-9-7
     #[test]
     fn a_word_waits_for_its_bytes_and_no_longer_than_they_may_take() {
-        let mut echo = Echo::default();
-        let (part, whole) = (word(3, 100, ProgressState::Progress), word(3, 200, ProgressState::Complete));
-        echo.on_word(part, 0);
-        echo.on_word(whole, 0);
-        echo.on_word(word(9, 5, ProgressState::Started), 0);
-        echo.advanced(3, 99);
-        assert!(echo.due.is_empty());
-        echo.advanced(3, 200);
-        assert_eq!(echo.due, [part], "the last word waits for the commit");
-        echo.delivered(3, 200);
-        assert_eq!(echo.due, [part, whole]);
-        echo.on_tick(11, 10);
-        assert_eq!(echo.dropped, 1, "a frame that never came");
-        echo.on_word(word(2, 5, ProgressState::Progress), 12);
-        assert_eq!(echo.dropped, 2, "a frame that is over");
-        echo.on_word(whole, 12);
-        assert_eq!(echo.due.len(), 3, "the last word of the last frame may come late");
+        let mut progress_forwarder = ProgressForwarder::default();
+        let (part, complete) =
+            (progress(3, 100, ProgressState::Progress), progress(3, 200, ProgressState::Complete));
+        progress_forwarder.on_progress(part, 0);
+        progress_forwarder.on_progress(complete, 0);
+        progress_forwarder.on_progress(progress(9, 5, ProgressState::Started), 0);
+        progress_forwarder.advanced(3, 99);
+        assert!(progress_forwarder.due.is_empty());
+        progress_forwarder.advanced(3, 200);
+        assert_eq!(progress_forwarder.due, [part], "the last word waits for the commit");
+        progress_forwarder.delivered(3, 200);
+        assert_eq!(progress_forwarder.due, [part, complete]);
+        progress_forwarder.on_tick(11, 10);
+        assert_eq!(progress_forwarder.dropped, 1, "a frame that never came");
+        progress_forwarder.on_progress(progress(2, 5, ProgressState::Progress), 12);
+        assert_eq!(progress_forwarder.dropped, 2, "a frame that is over");
+        progress_forwarder.on_progress(complete, 12);
+        assert_eq!(progress_forwarder.due.len(), 3, "the last word of the last frame may come late");
         for seq in 4..100 {
-            echo.on_word(word(seq, 5, ProgressState::Started), 12);
+            progress_forwarder.on_progress(progress(seq, 5, ProgressState::Started), 12);
         }
-        assert_eq!(echo.waiting.len(), MAX_WAITING);
+        assert_eq!(progress_forwarder.waiting.len(), MAX_WAITING);
     }
 }

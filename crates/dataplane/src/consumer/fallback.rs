@@ -15,7 +15,7 @@ use super::reader::{DropObserver, Reader};
 use super::{Consumer, Counters};
 use crate::aeron::Client;
 use crate::bridge::receiver::Config as ReceiverConfig;
-use crate::bridge::{Private, Receiver};
+use crate::bridge::{PrivateRing, Receiver};
 use crate::conductor::events::Event;
 use crate::conductor::{Endpoint, Tick};
 use crate::idle::Strategy;
@@ -40,7 +40,7 @@ pub struct FallbackOptions {
 #[derive(Default)]
 pub(super) struct FallbackReader {
     uri: Option<String>,
-    running: Option<(Arc<Private>, Receiver)>,
+    running: Option<(Arc<PrivateRing>, Receiver)>,
 }
 
 impl Reader {
@@ -140,7 +140,7 @@ impl Consumer {
         tick.events.push(Event { kind, at_ns, stream_id, epoch: Some(epoch), detail });
     }
 
-    fn start_fallback(&self, uri: &str) -> Result<(Arc<Private>, Receiver), String> {
+    fn start_fallback(&self, uri: &str) -> Result<(Arc<PrivateRing>, Receiver), String> {
         let (uri, options) = (FallbackUri::parse(uri)?, &self.config.fallback);
         let limits =
             Limits { chunk_bytes: MAX_CHUNK_BYTES, payload_bytes: MAX_PAYLOAD_BYTES, needs_checksum: false };
@@ -154,7 +154,7 @@ impl Consumer {
             silence_ns: options.silence_ns,
         };
         let receiver = Receiver::start(config, options.idle).map_err(|e| e.to_string())?;
-        let private = Arc::new(Private::new(self.config.stream_id, options.max_bytes));
+        let private = Arc::new(PrivateRing::new(self.config.stream_id, options.max_bytes));
         receiver.add_private(uri.stream_id, private.clone());
         Ok((private, receiver))
     }

@@ -16,7 +16,7 @@ use super::counters::Counters;
 use super::progress::ProgressReader;
 use crate::aeron::channels::untethered;
 use crate::aeron::{AeronError, Client, ImageWatch, Subscription};
-use crate::bridge::Private;
+use crate::bridge::PrivateRing;
 use crate::conductor::handle::Handle;
 use crate::descriptor_queue::DescriptorQueue;
 
@@ -92,7 +92,7 @@ pub(crate) struct Reader {
     /// Who reads the descriptor stream for many hands on what is ours.
     pub(crate) queue: Option<Arc<DescriptorQueue>>,
     /// Frames come by this way instead of shared memory.
-    pub(crate) fallback: Option<Arc<Private>>,
+    pub(crate) fallback: Option<Arc<PrivateRing>>,
     /// Frames that are still filling, where that was asked for.
     pub(crate) progress: Option<Box<ProgressReader>>,
     pub(crate) mapping: Option<Arc<MappedEpoch>>,

@@ -129,7 +129,7 @@ pub struct AssemblyTable<P> {
     /// Sequences below it are over.
     floor: u64,
     seen: Option<(u64, u64)>,
-    tally: AssemblyCounters,
+    counters: AssemblyCounters,
 }
 
 impl<P> AssemblyTable<P> {
@@ -143,12 +143,12 @@ impl<P> AssemblyTable<P> {
             epoch: 0,
             floor: 0,
             seen: None,
-            tally: AssemblyCounters::default(),
+            counters: AssemblyCounters::default(),
         }
     }
 
-    pub fn tally(&self) -> &AssemblyCounters {
-        &self.tally
+    pub fn counters(&self) -> &AssemblyCounters {
+        &self.counters
     }
 
     pub fn is_idle(&self) -> bool {
@@ -203,13 +203,13 @@ impl<P> AssemblyTable<P> {
 
     /// A chunk is not used. If its frame is turned away for that, it counts with its last one.
     pub fn ignore(&mut self, chunk: &Chunk<'_>, why: Ignored) -> ChunkOutcome {
-        self.tally.ignored[why as usize] += 1;
+        self.counters.ignored[why as usize] += 1;
         let is_boundary = matches!(why, Ignored::Unannounced | Ignored::OldEpoch | Ignored::UnknownEpoch);
         if is_boundary && chunk.index == 0 {
             self.away = Some((chunk.epoch, chunk.seq));
         }
         if chunk.is_last() && self.away.take_if(|away| *away == (chunk.epoch, chunk.seq)).is_some() {
-            self.tally.turned_away += 1;
+            self.counters.turned_away += 1;
             return ChunkOutcome::TurnedAway;
         }
         ChunkOutcome::Ignored(why)
@@ -227,7 +227,7 @@ impl<P> AssemblyTable<P> {
     }
 
     fn count(&mut self, why: Loss, n: u64) {
-        self.tally.lost[why as usize] += n;
+        self.counters.lost[why as usize] += n;
     }
 
     fn count_lost(&mut self, assembly: Assembly<P>, why: Loss) {
@@ -251,7 +251,7 @@ impl<P> AssemblyTable<P> {
         let before = self.seen.map_or(0, |(first, last)| last - first + 1);
         let (first, last) = self.seen.map_or((seq, seq), |(f, l)| (f.min(seq), l.max(seq)));
         self.seen = Some((first, last));
-        self.tally.span = self.tally.span.wrapping_add(last - first + 1 - before);
+        self.counters.span = self.counters.span.wrapping_add(last - first + 1 - before);
     }
 
     /// Takes a chunk of the epoch in force.
@@ -361,7 +361,7 @@ impl<P> AssemblyTable<P> {
         }
         *piece = Piece { offset: chunk.offset, length };
         assembly.pieces.received += 1;
-        self.tally.chunks += 1;
+        self.counters.chunks += 1;
         if let Some(header) = chunk.header {
             store.describe(&mut assembly.place, assembly.seq, assembly.payload_length, header)?;
         }
@@ -392,8 +392,8 @@ impl<P> AssemblyTable<P> {
         let given_up = self.dropped.give_up(|dropped, _| dropped < seq);
         self.count(Loss::Superseded, given_up);
         self.floor = seq + 1;
-        self.tally.delivered += 1;
-        self.tally.bytes += u64::from(payload_length);
+        self.counters.delivered += 1;
+        self.counters.bytes += u64::from(payload_length);
         ChunkOutcome::Delivered
     }
 }

@@ -132,7 +132,7 @@ impl Bench {
     }
 
     fn lost(&self, why: Loss) -> u64 {
-        self.table.tally().lost(why)
+        self.table.counters().lost(why)
     }
 }
 
@@ -145,7 +145,7 @@ fn chunks_come_in_any_order() {
     let steps = bench.give_all(&chunks);
     assert_eq!(steps.last(), Some(&ChunkOutcome::Delivered));
     assert_eq!(bench.memory.committed, [(4, content(4, 0, 1000), 5)]);
-    assert_eq!(bench.table.tally().bytes, 1000);
+    assert_eq!(bench.table.counters().bytes, 1000);
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn a_new_epoch_ends_what_is_in_flight_and_begins_anew() {
     assert_eq!(bench.lost(Loss::Epoch), 1, "of the other one the rest is on the way");
     bench.give_all(&frame(0, 400, 100));
     assert_eq!(bench.delivered(), [9, 0]);
-    assert_eq!(bench.table.tally().span, 4);
+    assert_eq!(bench.table.counters().span, 4);
 }
 
 /// requirement: bridge-5.2-9, bridge-6-9
@@ -274,9 +274,9 @@ fn a_frame_that_fits_nowhere_is_dropped_once() {
         ChunkOutcome::Ignored(Ignored::OfDropped),
         "the same again"
     );
-    let tally = bench.table.tally();
-    assert_eq!((tally.lost(Loss::NoPool), tally.lost.iter().sum::<u64>()), (1, 1));
-    assert_eq!(tally.ignored(Ignored::OfDropped), 4);
+    let counters = bench.table.counters();
+    assert_eq!((counters.lost(Loss::NoPool), counters.lost.iter().sum::<u64>()), (1, 1));
+    assert_eq!(counters.ignored(Ignored::OfDropped), 4);
     assert_eq!(
         bench.give_all(&frame(1, 400, 400)),
         [ChunkOutcome::Lost(Loss::NoPool)],

@@ -6,7 +6,7 @@ use super::*;
 #[derive(Default)]
 struct World {
     ledger: SessionLedger,
-    tally: AssemblyCounters,
+    counters: AssemblyCounters,
     /// Session, end and fate of all frames.
     truth: Vec<(i32, i64, Fate)>,
     at: i64,
@@ -15,18 +15,18 @@ struct World {
 impl World {
     /// A frame of three chunks, of which the last decides.
     fn frame(&mut self, session: i32, fate: Fate) {
-        self.ledger.set_session(session, &self.tally);
+        self.ledger.set_session(session, &self.counters);
         let step = match fate {
             Fate::Delivered => {
-                self.tally.delivered += 1;
+                self.counters.delivered += 1;
                 ChunkOutcome::Delivered
             }
             Fate::TurnedAway => {
-                self.tally.turned_away += 1;
+                self.counters.turned_away += 1;
                 ChunkOutcome::TurnedAway
             }
             Fate::Lost(why) => {
-                self.tally.lost[why as usize] += 1;
+                self.counters.lost[why as usize] += 1;
                 ChunkOutcome::Lost(why)
             }
         };
@@ -46,7 +46,7 @@ impl World {
     }
 
     fn ledger_start(&mut self, session: i32, position: i64) -> LedgerStart {
-        self.ledger.ledger_start(session, position, Some(self.at), &self.tally)
+        self.ledger.ledger_start(session, position, Some(self.at), &self.counters)
     }
 }
 
@@ -84,11 +84,11 @@ proptest! {
         prop_assert_eq!(base.total(), world.count(session, place));
         // What comes later changes nothing of it, and is told from it.
         more.iter().for_each(|(session, fate)| world.frame(*session, *fate));
-        let (sum, is_all) = world.ledger.sum(&[session], &world.tally);
+        let (sum, is_all) = world.ledger.sum(&[session], &world.counters);
         prop_assert!(is_all);
         prop_assert_eq!(sum.since(&base).total(), world.count(session, i64::MAX) - world.count(session, place));
-        let (all, _) = world.ledger.sum(&[0, 1, 2], &world.tally);
-        prop_assert_eq!(all, Counts::of(&world.tally));
+        let (all, _) = world.ledger.sum(&[0, 1, 2], &world.counters);
+        prop_assert_eq!(all, Counts::of(&world.counters));
     }
 }
 
@@ -96,9 +96,9 @@ proptest! {
 fn a_place_that_was_not_read_yet_is_asked_for_again() {
     let mut world = World::default();
     world.frame(1, Fate::Delivered);
-    assert_eq!(world.ledger.ledger_start(1, 65, Some(64), &world.tally), LedgerStart::Ahead);
+    assert_eq!(world.ledger.ledger_start(1, 65, Some(64), &world.counters), LedgerStart::Ahead);
     assert_eq!(
-        world.ledger.ledger_start(1, 65, None, &world.tally),
+        world.ledger.ledger_start(1, 65, None, &world.counters),
         LedgerStart::Ahead,
         "no such session is here"
     );
@@ -112,7 +112,7 @@ fn what_no_chunk_decided_makes_the_next_place_wait() {
     let mut world = World::default();
     world.frame(1, Fate::Delivered);
     // A destination that went away took a frame with it.
-    world.tally.lost[Loss::Detached as usize] += 1;
+    world.counters.lost[Loss::Detached as usize] += 1;
     assert_eq!(world.ledger_start(1, 64), LedgerStart::Unknown);
     world.frame(1, Fate::Delivered);
     let LedgerStart::At(base) = world.ledger_start(1, 64) else { panic!("known again from there on") };
@@ -135,13 +135,13 @@ fn too_long_ago_is_unknown() {
 #[test]
 fn a_session_that_is_known_from_its_beginning_is_not_noted() {
     let mut world = World::default();
-    world.tally.delivered = 7;
-    world.ledger.begin(5, &world.tally);
+    world.counters.delivered = 7;
+    world.ledger.begin(5, &world.counters);
     world.frame(5, Fate::Delivered);
-    world.ledger.begin(6, &world.tally);
+    world.ledger.begin(6, &world.counters);
     world.frame(6, Fate::Delivered);
     world.frame(5, Fate::Delivered);
-    let delivered = |sessions: &[i32]| world.ledger.sum(sessions, &world.tally).0.delivered;
+    let delivered = |sessions: &[i32]| world.ledger.sum(sessions, &world.counters).0.delivered;
     assert_eq!((delivered(&[5]), delivered(&[6]), delivered(&[5, 6])), (2, 1, 3));
     assert!(world.ledger.all.iter().all(|a| a.notes.is_none()));
 }
@@ -152,11 +152,11 @@ fn no_more_sessions_are_kept_than_that_and_it_says_so() {
     for session in 0..MAX_SESSIONS as i32 {
         world.frame(session, Fate::Delivered);
     }
-    assert!(world.ledger.sum(&[0, 99], &world.tally).1, "99 never came");
+    assert!(world.ledger.sum(&[0, 99], &world.counters).1, "99 never came");
     world.frame(100, Fate::Delivered);
     assert_eq!(world.ledger.all.len(), MAX_SESSIONS);
-    assert!(!world.ledger.sum(&[0], &world.tally).1);
-    assert!(world.ledger.sum(&[1, 100], &world.tally).1);
-    world.ledger.begin(101, &world.tally);
+    assert!(!world.ledger.sum(&[0], &world.counters).1);
+    assert!(world.ledger.sum(&[1, 100], &world.counters).1);
+    world.ledger.begin(101, &world.counters);
     assert_eq!(world.ledger.all.len(), MAX_SESSIONS);
 }

@@ -17,7 +17,7 @@ fn a_refused_frame_whose_last_chunk_never_comes_is_incomplete() {
         let mut bench = Bench::new();
         bench.memory.room = 399;
         assert_eq!(bench.give(&frame(0, 400, 100)[0]), ChunkOutcome::Refused(Loss::NoPool));
-        assert_eq!(bench.table.tally().lost.iter().sum::<u64>(), 0);
+        assert_eq!(bench.table.counters().lost.iter().sum::<u64>(), 0);
         bench.table.on_tick(TIMEOUT);
         assert!(!bench.table.is_idle(), "its last chunk may come");
         end(&mut bench);
@@ -58,10 +58,10 @@ fn frames_turned_away_at_a_boundary_are_counted_once_each() {
     for chunk in &frame(0, 400, 100) {
         bench.table.ignore(&chunk.chunk(), Ignored::Unannounced);
     }
-    let tally = bench.table.tally();
-    assert_eq!((tally.turned_away, tally.ignored(Ignored::Unannounced)), (1, 4));
+    let counters = bench.table.counters();
+    assert_eq!((counters.turned_away, counters.ignored(Ignored::Unannounced)), (1, 4));
     bench.table.ignore(&frame(1, 100, 100)[0].chunk(), Ignored::OldEpoch);
-    assert_eq!(bench.table.tally().turned_away, 2, "its first is its last");
+    assert_eq!(bench.table.counters().turned_away, 2, "its first is its last");
 }
 
 #[test]
@@ -74,8 +74,8 @@ fn a_frame_that_was_turned_away_and_given_up_by_its_sender_is_not_counted() {
         );
     }
     bench.give_all(&frame(1, 400, 100));
-    let tally = bench.table.tally();
-    assert_eq!((tally.turned_away, tally.delivered), (0, 1));
+    let counters = bench.table.counters();
+    assert_eq!((counters.turned_away, counters.delivered), (0, 1));
 }
 
 #[test]
@@ -93,13 +93,13 @@ fn a_frame_whose_first_chunk_was_turned_away_is_turned_away() {
             ChunkOutcome::TurnedAway
         ]
     );
-    assert_eq!(bench.table.tally().turned_away, 1);
+    assert_eq!(bench.table.counters().turned_away, 1);
     assert!(bench.table.is_idle());
     // A sender that was started anew sends it from its beginning.
     bench.table.ignore(&frame(1, 400, 100)[0].chunk(), Ignored::Unannounced);
     bench.give_all(&frame(1, 400, 100));
     assert_eq!(bench.give(&frame(1, 400, 100)[3]), ChunkOutcome::Ignored(Ignored::Late), "the same again");
-    assert_eq!((bench.delivered(), bench.table.tally().turned_away), (vec![1], 1));
+    assert_eq!((bench.delivered(), bench.table.counters().turned_away), (vec![1], 1));
 }
 
 /// An announce comes on another stream, and may overtake a frame of the epoch before it.
@@ -119,14 +119,14 @@ fn a_frame_that_an_announce_overtakes_is_turned_away_when_its_sender_is_done() {
             steps.collect::<Vec<_>>(),
             [ChunkOutcome::Ignored(Ignored::OldEpoch), ChunkOutcome::TurnedAway]
         );
-        assert_eq!(bench.table.tally().turned_away, 1);
+        assert_eq!(bench.table.counters().turned_away, 1);
         // Its sender gave it up, and has counted it.
         for chunk in &frame(1, 400, 100) {
             given_up.table.ignore(&chunk.chunk(), Ignored::OldEpoch);
         }
-        assert_eq!(given_up.table.tally().turned_away, 1, "the other one");
+        assert_eq!(given_up.table.counters().turned_away, 1, "the other one");
         for bench in [bench, given_up] {
-            assert_eq!(bench.table.tally().lost.iter().sum::<u64>(), 0);
+            assert_eq!(bench.table.counters().lost.iter().sum::<u64>(), 0);
         }
     }
 }
@@ -185,9 +185,9 @@ proptest! {
             sent += u64::from(until >= count);
         }
         bench.table.on_tick(u64::MAX);
-        let tally = bench.table.tally();
-        let refused = Loss::ALL.iter().filter(|why| !why.is_incomplete()).map(|why| tally.lost(*why)).sum::<u64>();
-        prop_assert_eq!(tally.delivered + tally.turned_away + refused, sent);
+        let counters = bench.table.counters();
+        let refused = Loss::ALL.iter().filter(|why| !why.is_incomplete()).map(|why| counters.lost(*why)).sum::<u64>();
+        prop_assert_eq!(counters.delivered + counters.turned_away + refused, sent);
         prop_assert!(bench.table.is_idle());
     }
 }

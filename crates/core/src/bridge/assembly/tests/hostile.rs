@@ -130,11 +130,11 @@ proptest! {
             prop_assert_eq!(payload, &content(*seq, 0, payload.len() as u32));
         }
         if untouched {
-            prop_assert_eq!(bench.table.tally().delivered, n);
+            prop_assert_eq!(bench.table.counters().delivered, n);
         }
         bench.table.on_tick(u64::MAX);
-        let tally = bench.table.tally();
+        let counters = bench.table.counters();
         prop_assert!(bench.table.is_idle());
-        prop_assert!(tally.delivered + tally.lost.iter().sum::<u64>() <= tally.span.max(n * 24));
+        prop_assert!(counters.delivered + counters.lost.iter().sum::<u64>() <= counters.span.max(n * 24));
     }
 }
