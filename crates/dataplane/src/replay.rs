@@ -10,7 +10,7 @@ use tensorpool_core::os::time::monotonic_ns;
 use tensorpool_core::shm::copy;
 use tensorpool_core::shm::tensor::TensorSpec;
 
-use crate::producer::{Hold, Producer, Tags};
+use crate::producer::{BlockedOn, FrameStamp, Producer};
 
 /// A frame published later than this after its time counts as late.
 pub const LATE_NS: u64 = 1_000_000;
@@ -189,23 +189,23 @@ fn publish(
     payload: &[u8],
     until_ns: u64,
 ) -> Result<(), Stop> {
-    let tags = Tags {
+    let stamp = FrameStamp {
         timestamp_ns: Some(row.timestamp_ns.wrapping_add(lane.shift_ns)),
         meta_version: row.meta_version,
         trace_id: row.trace_id,
     };
     loop {
-        let offered = lane.producer.offer_patiently(spec, payload.len() as u64, tags, |dst| {
+        let offered = lane.producer.offer_blocking(spec, payload.len() as u64, stamp, |dst| {
             // SAFETY: the slot holds as many bytes as were asked for, and the file is elsewhere.
             unsafe { copy::to_shared(dst, payload.as_ptr(), payload.len()) }
         });
         match offered {
             Ok(_) => return Ok(()),
-            Err(Hold::NoRoom) if monotonic_ns() >= until_ns => return Err(Stop::Time),
-            Err(Hold::NoRoom) => std::thread::sleep(NO_ROOM),
-            Err(Hold::Away) => return Err(Stop::Away(at)),
-            Err(Hold::NoPool) => return Err(Stop::NoPool(at)),
-            Err(Hold::Closed) => return Err(Stop::Closed(at)),
+            Err(BlockedOn::NoRoom) if monotonic_ns() >= until_ns => return Err(Stop::Time),
+            Err(BlockedOn::NoRoom) => std::thread::sleep(NO_ROOM),
+            Err(BlockedOn::NotReady) => return Err(Stop::Away(at)),
+            Err(BlockedOn::NoPool) => return Err(Stop::NoPool(at)),
+            Err(BlockedOn::Closed) => return Err(Stop::Closed(at)),
         }
     }
 }

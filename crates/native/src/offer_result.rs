@@ -7,11 +7,11 @@ use tensorpool_dataplane::producer::Outcome;
 /// What became of an offered frame. True if it was published.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Offered {
-    offered: plane::Offered,
+    offered: plane::OfferResult,
 }
 
 impl Offered {
-    pub fn new(offered: plane::Offered) -> Self {
+    pub fn new(offered: plane::OfferResult) -> Self {
         Self { offered }
     }
 }

@@ -14,7 +14,7 @@ use tensorpool_core::wire::announce::{AnnouncedPool, PoolAnnounce};
 use tensorpool_core::wire::driver::Role;
 use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::producer as plane;
-use tensorpool_dataplane::producer::{Outcome, Tags};
+use tensorpool_dataplane::producer::{FrameStamp, Outcome};
 
 use crate::array_input::{self, Source};
 use crate::arrays;
@@ -223,7 +223,7 @@ impl Producer {
                 Source::new(array, dtype, extension.as_deref())?
             }
         };
-        let tags = Tags { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
+        let tags = FrameStamp { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
         let (memory, spec, len) = (source.memory(), source.spec, source.values_len);
         // SAFETY: the source is held, and offer hands out a slot of at least `len` bytes.
         let fill = |dst| unsafe { memory.copy_to(dst) };
@@ -270,10 +270,12 @@ impl Producer {
         let spec = arrays::spec(dtype, major_order, &shape[..n])?;
         let len = spec.values_len().ok_or_else(|| PyValueError::new_err("the tensor is too large"))?;
         let told = progress.map(|unit| progress::told_in(spec, unit)).transpose()?;
-        let tags = Tags { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
+        let tags = FrameStamp { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
         let claim = match told {
             None => py.detach(|| this.producer.claim(spec, len)),
-            Some((spec, stride, _)) => py.detach(|| this.producer.claim_told(spec, len, stride, tags)),
+            Some((spec, stride, _)) => {
+                py.detach(|| this.producer.claim_with_progress(spec, len, stride, tags))
+            }
         };
         let meter = told.map(|(spec, stride, unit)| Meter::new(unit, stride, &spec, len));
         let claim = claim.map_err(|outcome| {

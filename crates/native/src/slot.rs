@@ -9,7 +9,7 @@ use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::producer as plane;
-use tensorpool_dataplane::producer::Tags;
+use tensorpool_dataplane::producer::FrameStamp;
 
 use crate::arrays;
 use crate::errors;
@@ -23,11 +23,11 @@ struct Pin(#[allow(dead_code)] Arc<MappedEpoch>);
 
 struct SlotState {
     claim: Option<plane::Claim>,
-    tags: Tags,
+    tags: FrameStamp,
     /// How far it is, where it was claimed with progress.
     meter: Option<Meter>,
     array: Option<Py<PyAny>>,
-    result: Option<plane::Offered>,
+    result: Option<plane::OfferResult>,
 }
 
 /// A claimed slot: a context manager that commits, or abandons on an exception.
@@ -45,7 +45,7 @@ impl Slot {
         producer: Arc<plane::Producer>,
         claim: plane::Claim,
         spec: TensorSpec,
-        tags: Tags,
+        tags: FrameStamp,
         meter: Option<Meter>,
         extension: Option<Arc<Extension>>,
         fork_guard: ForkGuard,

@@ -14,7 +14,7 @@ use super::private_ring::PrivateRing;
 use super::progress_forwarder::ProgressForwarder;
 use crate::aeron::Publication;
 use crate::conductor::handle::Handle;
-use crate::producer::{Outcome, Placed, Producer};
+use crate::producer::{Outcome, Producer, SlotAt};
 
 enum Goal {
     /// A stream of this host.
@@ -38,17 +38,17 @@ impl Goal {
         }
     }
 
-    fn place(&self, seq: u64, len: u32) -> Result<Placed, Loss> {
+    fn claim_at(&self, seq: u64, len: u32) -> Result<SlotAt, Loss> {
         match self {
-            Self::Producer(producer) => producer.place(seq, len).map_err(loss),
-            Self::Private(private) => private.place(seq, len),
+            Self::Producer(producer) => producer.claim_at(seq, len).map_err(loss),
+            Self::Private(private) => private.claim_at(seq, len),
         }
     }
 
-    fn commit(&self, placed: &Placed, trace_id: u64) -> Result<(), Loss> {
+    fn commit(&self, slot: &SlotAt, trace_id: u64) -> Result<(), Loss> {
         match self {
-            Self::Producer(producer) => producer.commit_placed(placed, trace_id).map(drop).map_err(loss),
-            Self::Private(private) => private.commit(placed, trace_id),
+            Self::Producer(producer) => producer.commit_at(slot, trace_id).map(drop).map_err(loss),
+            Self::Private(private) => private.commit(slot, trace_id),
         }
     }
 }
@@ -63,7 +63,7 @@ struct Destination {
 pub(super) struct ReceiverMapping {
     pub dest_stream_id: u32,
     pub source: SourceState,
-    pub table: AssemblyTable<Placed>,
+    pub table: AssemblyTable<SlotAt>,
     pub ledger: SessionLedger,
     pub progress_forwarder: ProgressForwarder,
     pub progress_publication: Handle<Publication>,
@@ -196,7 +196,7 @@ fn loss(outcome: Outcome) -> Loss {
 }
 
 impl FrameStore for Slots<'_> {
-    type Place = Placed;
+    type Place = SlotAt;
 
     fn nslots(&mut self) -> u32 {
         let Some(destination) = self.destination else { return 1 };
@@ -206,30 +206,30 @@ impl FrameStore for Slots<'_> {
         destination.nslots.unwrap_or(1)
     }
 
-    fn open(&mut self, seq: u64, payload_length: u32) -> Result<Placed, Loss> {
+    fn open(&mut self, seq: u64, payload_length: u32) -> Result<SlotAt, Loss> {
         let destination = self.destination.as_mut().ok_or(Loss::Detached)?;
-        let placed = destination.goal.place(seq, payload_length)?;
+        let slot = destination.goal.claim_at(seq, payload_length)?;
         destination.is_used = true;
         // A ring of another size than before: assemblies that share no slot there may share one here.
-        if *destination.nslots.get_or_insert(placed.nslots()) != placed.nslots() {
+        if *destination.nslots.get_or_insert(slot.nslots()) != slot.nslots() {
             *self.destination = None;
             return Err(Loss::Detached);
         }
-        Ok(placed)
+        Ok(slot)
     }
 
     #[inline]
-    fn write(&mut self, place: &mut Placed, offset: u32, bytes: &[u8]) {
+    fn write(&mut self, place: &mut SlotAt, offset: u32, bytes: &[u8]) {
         place.write(offset, bytes);
     }
 
-    fn holds(&self, place: &Placed, offset: u32, bytes: &[u8]) -> bool {
+    fn holds(&self, place: &SlotAt, offset: u32, bytes: &[u8]) -> bool {
         place.holds(offset, bytes)
     }
 
     fn describe(
         &mut self,
-        place: &mut Placed,
+        place: &mut SlotAt,
         seq: u64,
         payload_length: u32,
         header: &[u8; HEADER_SLOT_BYTES],
@@ -239,7 +239,7 @@ impl FrameStore for Slots<'_> {
         Ok(())
     }
 
-    fn commit(&mut self, place: Placed, seq: u64, trace_id: u64) -> Result<(), Loss> {
+    fn commit(&mut self, place: SlotAt, seq: u64, trace_id: u64) -> Result<(), Loss> {
         let destination = self.destination.as_ref().ok_or(Loss::Detached)?;
         destination.goal.commit(&place, trace_id)?;
         self.progress_forwarder.delivered(seq, place.payload_length());
@@ -247,7 +247,7 @@ impl FrameStore for Slots<'_> {
     }
 
     #[inline]
-    fn advanced(&mut self, _: &Placed, seq: u64, prefix: u32) {
+    fn advanced(&mut self, _: &SlotAt, seq: u64, prefix: u32) {
         self.progress_forwarder.advanced(seq, prefix);
     }
 }

@@ -15,7 +15,7 @@ use tensorpool_core::shm::epoch::MappedEpoch;
 use tensorpool_core::wire::descriptor::FrameDescriptor;
 use tensorpool_core::wire::layout::*;
 
-use crate::producer::Placed;
+use crate::producer::SlotAt;
 
 /// Frames that wait to be looked at; of older ones the slots are long another's.
 const MAX_WAITING: usize = 1024;
@@ -89,13 +89,13 @@ impl PrivateRing {
         self.lock().refused.take()
     }
 
-    pub(super) fn place(&self, seq: u64, len: u32) -> Result<Placed, Loss> {
+    pub(super) fn claim_at(&self, seq: u64, len: u32) -> Result<SlotAt, Loss> {
         let mapping = self.mapping().ok_or(Loss::Detached)?;
-        Placed::open(mapping, seq, len).ok_or(Loss::NoPool)
+        SlotAt::open(mapping, seq, len).ok_or(Loss::NoPool)
     }
 
-    pub(super) fn commit(&self, placed: &Placed, trace_id: u64) -> Result<(), Loss> {
-        let (mapping, seq) = (placed.mapping(), placed.seq);
+    pub(super) fn commit(&self, slot: &SlotAt, trace_id: u64) -> Result<(), Loss> {
+        let (mapping, seq) = (slot.mapping(), slot.seq);
         let header = mapping.header_bytes(seq);
         if !mapping.commit_described(seq) {
             return Err(Loss::Superseded);

@@ -14,14 +14,14 @@ use tensorpool_core::wire::layout::*;
 use super::{Outcome, Pending, Producer, bump};
 
 /// An open slot of a given sequence. Dropped without a commit, it stays unreadable until a later frame takes it.
-pub struct Placed {
+pub struct SlotAt {
     pub seq: u64,
     pool: u16,
     len: u32,
     mapping: Arc<MappedEpoch>,
 }
 
-impl Placed {
+impl SlotAt {
     /// Opens the slot of `seq` in the smallest pool that holds `len` bytes; none if none does.
     pub(crate) fn open(mapping: Arc<MappedEpoch>, seq: u64, len: u32) -> Option<Self> {
         let pool = mapping.smallest_pool(u64::from(len))?;
@@ -74,20 +74,20 @@ impl Producer {
     }
 
     /// Opens the slot of `seq` in the smallest pool that holds `len` bytes.
-    pub fn place(&self, seq: u64, len: u32) -> Result<Placed, Outcome> {
+    pub fn claim_at(&self, seq: u64, len: u32) -> Result<SlotAt, Outcome> {
         let Some(mapping) = self.lock().mapping.clone() else {
             return Err(self.no_regions());
         };
-        Placed::open(mapping, seq, len).ok_or_else(|| {
+        SlotAt::open(mapping, seq, len).ok_or_else(|| {
             bump(&self.counters.no_pool);
             Outcome::NoPool
         })
     }
 
     /// Commits a frame that is complete and described, and publishes it.
-    pub fn commit_placed(&self, placed: &Placed, trace_id: u64) -> Result<Outcome, Outcome> {
+    pub fn commit_at(&self, slot: &SlotAt, trace_id: u64) -> Result<Outcome, Outcome> {
         let mut state = self.lock();
-        let Placed { seq, len, mapping, .. } = placed;
+        let SlotAt { seq, len, mapping, .. } = slot;
         if !state.mapping.as_ref().is_some_and(|m| Arc::ptr_eq(m, mapping)) {
             return Err(self.no_regions());
         }
@@ -103,7 +103,7 @@ impl Producer {
             timestamp_ns: get_u64(&header, SLOT_HEADER_TIMESTAMP_NS),
         };
         state.pending[mapping.index(*seq) as usize] = pending;
-        state.order.jump_past(*seq);
+        state.sequencer.jump_past(*seq);
         Ok(self.publish(&mut state, mapping, *seq))
     }
 }

@@ -25,7 +25,7 @@ use crate::lease::{Lease, Turn};
 impl State {
     /// A new epoch: its sequences count from the beginning.
     pub(super) fn take_up(&mut self, mapping: Arc<MappedEpoch>, lock: Option<RegionLock>) {
-        self.order = Sequencer::new(mapping.nslots);
+        self.sequencer = Sequencer::new(mapping.nslots);
         self.pending = vec![Pending::default(); mapping.nslots as usize];
         self.last_epoch = Some(mapping.epoch);
         self.mapping = Some(mapping);
@@ -87,7 +87,7 @@ impl Producer {
     fn let_go(&self) {
         let gone = {
             let mut state = self.state.lock_priority();
-            let deferred = state.order.give_up();
+            let deferred = state.sequencer.give_up();
             state.voice.progress_schedule.clear();
             self.counters.closed.fetch_add(deferred, Ordering::Relaxed);
             (state.mapping.take(), state.lock.take())
@@ -201,7 +201,7 @@ impl Endpoint for Producer {
         let (epoch, next_seq) = {
             let state = self.state.lock_priority();
             let Some(mapping) = &state.mapping else { return };
-            (mapping.epoch, state.order.next_seq())
+            (mapping.epoch, state.sequencer.next_seq())
         };
         let qos = QosProducer {
             stream_id: self.config.stream_id,

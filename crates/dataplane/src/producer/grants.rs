@@ -47,10 +47,11 @@ impl Wishing {
                 self.answers.push_back(answer);
                 changes
             }
-            ControlMessage::Config(order)
-                if order.stream_id == self.stream_id && self.said.get(&order.consumer_id) != Some(order) =>
+            ControlMessage::Config(sequencer)
+                if sequencer.stream_id == self.stream_id
+                    && self.said.get(&sequencer.consumer_id) != Some(sequencer) =>
             {
-                self.wishes.on_order(order, now_ns)
+                self.wishes.on_order(sequencer, now_ns)
             }
             ControlMessage::QosConsumer(qos) => {
                 self.wishes.on_qos(qos.stream_id, qos.consumer_id, now_ns);

@@ -28,11 +28,11 @@ mod progress;
 mod publish;
 mod status;
 
-pub use blocking::Hold;
-pub use claim_at::Placed;
+pub use blocking::BlockedOn;
+pub use claim_at::SlotAt;
 use grants::Wishing;
 use outcome::bump;
-pub use outcome::{Counters, Offered, Outcome, Tags};
+pub use outcome::{Counters, FrameStamp, OfferResult, Outcome};
 pub use per_consumer::LaneCounters;
 use per_consumer::Lanes;
 use progress::Voice;
@@ -66,7 +66,7 @@ struct State {
     /// Tells the driver of our death the moment it comes (on a lease).
     lock: Option<RegionLock>,
     publication: Handle<ExclusivePublication>,
-    order: Sequencer,
+    sequencer: Sequencer,
     last_frame_ns: u64,
     /// By slot: what the descriptor of a deferred frame carries.
     pending: Vec<Pending>,
@@ -146,7 +146,7 @@ impl Producer {
             last_epoch: None,
             lock: None,
             publication: Handle::None,
-            order: Sequencer::new(1),
+            sequencer: Sequencer::new(1),
             last_frame_ns: 0,
             pending: Vec::new(),
             lanes: Lanes::default(),
@@ -208,7 +208,7 @@ impl Producer {
     }
 
     pub fn next_seq(&self) -> u64 {
-        self.lock().order.next_seq()
+        self.lock().sequencer.next_seq()
     }
 
     pub fn is_connected(&self) -> bool {
@@ -225,10 +225,10 @@ impl Producer {
         &self,
         spec: TensorSpec,
         values_len: u64,
-        tags: Tags,
+        stamp: FrameStamp,
         fill: impl FnOnce(*mut u8),
-    ) -> Offered {
-        self.fill_and_publish(&mut self.lock(), spec, values_len, tags, fill)
+    ) -> OfferResult {
+        self.fill_and_publish(&mut self.lock(), spec, values_len, stamp, fill)
     }
 
     /// The same without waiting: `None`, and `fill` was not called, if another thread is at work here.
@@ -237,11 +237,11 @@ impl Producer {
         &self,
         spec: TensorSpec,
         values_len: u64,
-        tags: Tags,
+        stamp: FrameStamp,
         fill: impl FnOnce(*mut u8),
-    ) -> Option<Offered> {
+    ) -> Option<OfferResult> {
         let mut state = self.state.try_lock()?;
-        Some(self.fill_and_publish(&mut state, spec, values_len, tags, fill))
+        Some(self.fill_and_publish(&mut state, spec, values_len, stamp, fill))
     }
 
     #[inline]
@@ -250,16 +250,16 @@ impl Producer {
         state: &mut State,
         spec: TensorSpec,
         values_len: u64,
-        tags: Tags,
+        stamp: FrameStamp,
         fill: impl FnOnce(*mut u8),
-    ) -> Offered {
+    ) -> OfferResult {
         let (mapping, pool, seq) = match self.take(state, values_len) {
             Ok(taken) => taken,
-            Err(outcome) => return Offered { outcome, seq: None },
+            Err(outcome) => return OfferResult { outcome, seq: None },
         };
         mapping.begin(seq);
         fill(mapping.payload(pool, seq));
-        self.commit(state, &mapping, pool, seq, spec, values_len as u32, tags)
+        self.commit(state, &mapping, pool, seq, spec, values_len as u32, stamp)
     }
 
     /// Gives out the next slot for writing in place.
@@ -270,15 +270,15 @@ impl Producer {
         Ok(Claim { seq, spec, values_len: values_len as u32, pool, mapping, filled: None })
     }
 
-    pub fn commit_claim(&self, claim: &Claim, tags: Tags) -> Offered {
+    pub fn commit_claim(&self, claim: &Claim, stamp: FrameStamp) -> OfferResult {
         let mut state = self.lock();
         match &state.mapping {
             Some(current) if Arc::ptr_eq(current, &claim.mapping) => {}
             // The regions went away under the claim: nobody would see this frame.
-            _ => return Offered { outcome: self.no_regions(), seq: None },
+            _ => return OfferResult { outcome: self.no_regions(), seq: None },
         }
         let Claim { mapping, pool, seq, spec, values_len, .. } = claim;
-        let offered = self.commit(&mut state, mapping, *pool, *seq, *spec, *values_len, tags);
+        let offered = self.commit(&mut state, mapping, *pool, *seq, *spec, *values_len, stamp);
         if claim.filled.is_some() {
             self.tell_complete(&mut state, claim);
         }
@@ -294,9 +294,9 @@ impl Producer {
         // A sequence that readers have heard of is never another frame's.
         let is_known = claim.filled.is_some() && state.voice.progress_schedule.forget(claim.seq);
         if is_known {
-            state.order.leave_hole(claim.seq);
+            state.sequencer.leave_hole(claim.seq);
         }
-        if is_known || state.order.abandon(claim.seq) {
+        if is_known || state.sequencer.abandon(claim.seq) {
             bump(&self.counters.holes);
             self.release(&mut state);
         }
@@ -311,7 +311,7 @@ impl Producer {
             bump(&self.counters.no_pool);
             return Err(Outcome::NoPool);
         };
-        let Some(seq) = state.order.take() else {
+        let Some(seq) = state.sequencer.take() else {
             bump(&self.counters.slot_claimed);
             return Err(Outcome::SlotClaimed);
         };

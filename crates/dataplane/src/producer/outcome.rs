@@ -34,7 +34,7 @@ impl Outcome {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Offered {
+pub struct OfferResult {
     pub outcome: Outcome,
     /// The frame's sequence, if it got as far as the ring.
     pub seq: Option<u64>,
@@ -42,7 +42,7 @@ pub struct Offered {
 
 /// What a frame carries beside its payload.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tags {
+pub struct FrameStamp {
     /// Source time; the time of the commit if not given.
     pub timestamp_ns: Option<u64>,
     pub meta_version: u32,

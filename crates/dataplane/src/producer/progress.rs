@@ -11,7 +11,7 @@ use tensorpool_core::shm::slot::SlotFields;
 use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::control::FrameProgress;
 
-use super::{Claim, Config, Outcome, Producer, State, Tags};
+use super::{Claim, Config, FrameStamp, Outcome, Producer, State};
 use crate::aeron::{AeronError, Client, Publication};
 use crate::conductor::handle::Handle;
 
@@ -45,12 +45,12 @@ impl Voice {
 impl Producer {
     /// Gives out the next slot, and tells of it as it fills. Its header is there at once: who reads a part
     /// must know what it is a part of. `stride` is the length of a row, or whatever fills one after another.
-    pub fn claim_told(
+    pub fn claim_with_progress(
         &self,
         spec: TensorSpec,
         values_len: u64,
         stride: u32,
-        tags: Tags,
+        stamp: FrameStamp,
     ) -> Result<Claim, Outcome> {
         let mut state = self.lock();
         let (mapping, pool, seq) = self.take(&mut state, values_len)?;
@@ -59,8 +59,8 @@ impl Producer {
             values_len_bytes: values_len as u32,
             payload_slot: mapping.index(seq),
             pool_id: mapping.pool_id(pool),
-            timestamp_ns: tags.timestamp_ns.unwrap_or_else(monotonic_ns),
-            meta_version: tags.meta_version,
+            timestamp_ns: stamp.timestamp_ns.unwrap_or_else(monotonic_ns),
+            meta_version: stamp.meta_version,
             tensor: spec,
         };
         mapping.describe(seq, &fields);

@@ -8,7 +8,7 @@ use tensorpool_core::shm::slot::SlotFields;
 use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDescriptor};
 
-use super::{Offered, Outcome, Pending, Producer, State, Tags, bump};
+use super::{FrameStamp, OfferResult, Outcome, Pending, Producer, State, bump};
 use crate::aeron::NotTaken;
 
 /// What stays in the caches nearest to a core until the next frame comes.
@@ -25,12 +25,12 @@ impl Producer {
         seq: u64,
         spec: TensorSpec,
         values_len_bytes: u32,
-        tags: Tags,
-    ) -> Offered {
+        stamp: FrameStamp,
+    ) -> OfferResult {
         let index = mapping.index(seq);
-        let timestamp_ns = tags.timestamp_ns.unwrap_or_else(|| {
+        let timestamp_ns = stamp.timestamp_ns.unwrap_or_else(|| {
             // A newer claim may have been settled first: capture times do not run backwards (wire §15.7).
-            let newer = state.order.next_committed(seq).map(|s| state.pending[mapping.index(s) as usize]);
+            let newer = state.sequencer.next_committed(seq).map(|s| state.pending[mapping.index(s) as usize]);
             newer.map_or_else(monotonic_ns, |newer| newer.timestamp_ns.min(monotonic_ns()))
         });
         let fields = SlotFields {
@@ -38,26 +38,26 @@ impl Producer {
             payload_slot: index,
             pool_id: mapping.pool_id(pool),
             timestamp_ns,
-            meta_version: tags.meta_version,
+            meta_version: stamp.meta_version,
             tensor: spec,
         };
         mapping.commit(seq, &fields);
         bump(&self.counters.committed);
         self.counters.bytes.fetch_add(u64::from(values_len_bytes), Ordering::Relaxed);
-        let Tags { trace_id, meta_version, .. } = tags;
+        let FrameStamp { trace_id, meta_version, .. } = stamp;
         state.pending[index as usize] = Pending { trace_id, meta_version, timestamp_ns };
-        state.order.commit(seq);
+        state.sequencer.commit(seq);
         let mut outcome = Outcome::Deferred;
-        while let Some(released) = state.order.release() {
+        while let Some(released) = state.sequencer.release() {
             let result = self.publish(state, mapping, released);
             if released == seq {
                 outcome = result;
             }
         }
         // A time that came from elsewhere says nothing about the pace.
-        let now_ns = if tags.timestamp_ns.is_none() { timestamp_ns } else { 0 };
+        let now_ns = if stamp.timestamp_ns.is_none() { timestamp_ns } else { 0 };
         self.get_ready(state, mapping, pool, seq + 1, values_len_bytes, now_ns);
-        Offered { outcome, seq: Some(seq) }
+        OfferResult { outcome, seq: Some(seq) }
     }
 
     /// Fetches what the next frame is written to, as much as the pace leaves time for.
@@ -85,7 +85,7 @@ impl Producer {
         let Some(mapping) = state.mapping.clone() else {
             return;
         };
-        while let Some(seq) = state.order.release() {
+        while let Some(seq) = state.sequencer.release() {
             self.publish(state, &mapping, seq);
         }
     }

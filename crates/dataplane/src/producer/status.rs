@@ -20,7 +20,7 @@ impl Producer {
         // Under the lock of whoever offers: the figures are of one moment.
         let state = self.state.lock_priority();
         let epoch = state.last_epoch?;
-        let next_seq = state.order.next_seq();
+        let next_seq = state.sequencer.next_seq();
         let c = &self.counters;
         let n = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (committed, published, bytes, holes) =
