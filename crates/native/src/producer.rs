@@ -346,12 +346,12 @@ impl Producer {
         ] {
             dict.set_item(name, counter.load(Ordering::Relaxed))?;
         }
-        let lanes = self.producer.lane_counters();
-        dict.set_item("lane_published", lanes.published.load(Ordering::Relaxed))?;
-        dict.set_item("lane_limited", lanes.limited.load(Ordering::Relaxed))?;
-        dict.set_item("lane_lost", lanes.lost.load(Ordering::Relaxed))?;
-        dict.set_item("progress_sent", lanes.progress_sent.load(Ordering::Relaxed))?;
-        dict.set_item("progress_lost", lanes.progress_lost.load(Ordering::Relaxed))?;
+        let per_consumer = self.producer.per_consumer_counters();
+        dict.set_item("lane_published", per_consumer.published.load(Ordering::Relaxed))?;
+        dict.set_item("lane_limited", per_consumer.limited.load(Ordering::Relaxed))?;
+        dict.set_item("lane_lost", per_consumer.lost.load(Ordering::Relaxed))?;
+        dict.set_item("progress_sent", per_consumer.progress_sent.load(Ordering::Relaxed))?;
+        dict.set_item("progress_lost", per_consumer.progress_lost.load(Ordering::Relaxed))?;
         Ok(dict)
     }
 

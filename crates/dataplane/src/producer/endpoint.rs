@@ -68,7 +68,7 @@ impl Producer {
             return;
         }
         let mut state = self.state.lock_priority();
-        changes.into_iter().for_each(|change| state.lanes.apply(change));
+        changes.into_iter().for_each(|change| state.per_consumer.apply(change));
         self.connected.store(false, Ordering::Relaxed);
     }
 
@@ -117,9 +117,9 @@ impl Endpoint for Producer {
         state.publication.advance(|| {
             client.add_exclusive_publication(&config.descriptor_channel, config.descriptor_stream_id)
         })?;
-        let has_lanes = state.lanes.advance(client) & state.voice.advance(client, config)?;
+        let has_streams = state.per_consumer.advance(client) & state.voice.advance(client, config)?;
         self.has_publication.store(state.publication.get().is_some(), Ordering::Relaxed);
-        self.connected.store(state.publication.get().is_some() && has_lanes, Ordering::Relaxed);
+        self.connected.store(state.publication.get().is_some() && has_streams, Ordering::Relaxed);
         Ok(())
     }
 
@@ -128,7 +128,7 @@ impl Endpoint for Producer {
         self.has_publication.store(false, Ordering::Relaxed);
         let mut state = self.state.lock_priority();
         state.publication = Handle::None;
-        state.lanes.disconnect();
+        state.per_consumer.disconnect();
         state.voice.disconnect();
     }
 
@@ -137,7 +137,7 @@ impl Endpoint for Producer {
         self.let_go();
         let mut state = self.state.lock_priority();
         state.publication = Handle::None;
-        state.lanes.clear();
+        state.per_consumer.clear();
         state.voice.disconnect();
     }
 

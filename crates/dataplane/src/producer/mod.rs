@@ -33,8 +33,8 @@ pub use claim_at::SlotAt;
 use grants::Wishing;
 use outcome::bump;
 pub use outcome::{Counters, FrameStamp, OfferResult, Outcome};
-pub use per_consumer::LaneCounters;
-use per_consumer::Lanes;
+pub use per_consumer::PerConsumerCounters;
+use per_consumer::PerConsumerStreams;
 use progress::Voice;
 
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ struct State {
     last_frame_ns: u64,
     /// By slot: what the descriptor of a deferred frame carries.
     pending: Vec<Pending>,
-    lanes: Lanes,
+    per_consumer: PerConsumerStreams,
     voice: Voice,
 }
 
@@ -91,7 +91,7 @@ pub struct Producer {
     lease: Option<Lease>,
     /// Touched by the conductor alone.
     wishing: Mutex<Wishing>,
-    lane_counters: LaneCounters,
+    per_consumer_counters: PerConsumerCounters,
     /// Someone wants to hear of frames that are still filling.
     has_listeners: AtomicBool,
     next_listeners_ns: AtomicU64,
@@ -149,7 +149,7 @@ impl Producer {
             sequencer: Sequencer::new(1),
             last_frame_ns: 0,
             pending: Vec::new(),
-            lanes: Lanes::default(),
+            per_consumer: PerConsumerStreams::default(),
             voice: Voice::default(),
         };
         let wishing = Mutex::new(Wishing::new(config.stream_id, config.policy.clone()));
@@ -160,7 +160,7 @@ impl Producer {
             has_publication: AtomicBool::new(false),
             lease,
             wishing,
-            lane_counters: LaneCounters::default(),
+            per_consumer_counters: PerConsumerCounters::default(),
             has_listeners: AtomicBool::new(false),
             next_listeners_ns: AtomicU64::new(0),
             next_qos_ns: AtomicU64::new(0),
@@ -179,14 +179,14 @@ impl Producer {
         &self.counters
     }
 
-    pub fn lane_counters(&self) -> &LaneCounters {
-        &self.lane_counters
+    pub fn per_consumer_counters(&self) -> &PerConsumerCounters {
+        &self.per_consumer_counters
     }
 
     /// How many consumers are known by their hellos, and how many have a descriptor stream of their own.
     pub fn consumers(&self) -> (usize, usize) {
         let known = self.wishing.lock().map_or(0, |w| w.consumers());
-        (known, self.lock().lanes.len())
+        (known, self.lock().per_consumer.len())
     }
 
     /// How many consumers have mapped the epoch that is written now.

@@ -20,7 +20,7 @@ const PARAMETERS: [&str; 4] = [
 ];
 
 #[derive(Debug, Default)]
-pub struct LaneCounters {
+pub struct PerConsumerCounters {
     /// Descriptors that went out on lanes.
     pub published: AtomicU64,
     /// Held back because the consumer asked for fewer.
@@ -32,14 +32,14 @@ pub struct LaneCounters {
     pub progress_lost: AtomicU64,
 }
 
-impl LaneCounters {
-    pub fn told(&self, taken: bool) {
-        let counter = if taken { &self.progress_sent } else { &self.progress_lost };
+impl PerConsumerCounters {
+    pub fn count_progress(&self, sent: bool) {
+        let counter = if sent { &self.progress_sent } else { &self.progress_lost };
         counter.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-struct OwnLane {
+struct PerConsumerStream {
     consumer_id: u32,
     channel: String,
     stream_id: i32,
@@ -48,13 +48,13 @@ struct OwnLane {
     gate: Option<RateGate>,
 }
 
-impl OwnLane {
-    fn new(consumer_id: u32, lane: &StreamAddress, max_rate_hz: u32) -> Self {
-        let channel = PARAMETERS.iter().fold(lane.channel.clone(), |c, p| with_parameter(&c, p));
+impl PerConsumerStream {
+    fn new(consumer_id: u32, address: &StreamAddress, max_rate_hz: u32) -> Self {
+        let channel = PARAMETERS.iter().fold(address.channel.clone(), |c, p| with_parameter(&c, p));
         Self {
             consumer_id,
             channel,
-            stream_id: lane.stream_id as i32,
+            stream_id: address.stream_id as i32,
             publication: Handle::None,
             max_rate_hz,
             gate: RateGate::new(max_rate_hz),
@@ -63,26 +63,26 @@ impl OwnLane {
 }
 
 #[derive(Default)]
-pub struct Lanes {
-    descriptors: Vec<OwnLane>,
-    control: Vec<OwnLane>,
+pub struct PerConsumerStreams {
+    descriptors: Vec<PerConsumerStream>,
+    control: Vec<PerConsumerStream>,
 }
 
-impl Lanes {
+impl PerConsumerStreams {
     pub fn apply(&mut self, change: StreamChange) {
         match change {
             StreamChange::OpenDescriptors { consumer_id, address, max_rate_hz } => {
-                self.descriptors.push(OwnLane::new(consumer_id, &address, max_rate_hz));
+                self.descriptors.push(PerConsumerStream::new(consumer_id, &address, max_rate_hz));
             }
             StreamChange::OpenControl { consumer_id, address } => {
-                self.control.push(OwnLane::new(consumer_id, &address, 0));
+                self.control.push(PerConsumerStream::new(consumer_id, &address, 0));
             }
             StreamChange::SetRate { consumer_id, max_rate_hz } => {
-                for lane in self.descriptors.iter_mut().filter(|l| l.consumer_id == consumer_id) {
+                for stream in self.descriptors.iter_mut().filter(|l| l.consumer_id == consumer_id) {
                     // A gate that is as it should be keeps its beat.
-                    if lane.max_rate_hz != max_rate_hz {
-                        lane.max_rate_hz = max_rate_hz;
-                        lane.gate = RateGate::new(max_rate_hz);
+                    if stream.max_rate_hz != max_rate_hz {
+                        stream.max_rate_hz = max_rate_hz;
+                        stream.gate = RateGate::new(max_rate_hz);
                     }
                 }
             }
@@ -98,18 +98,18 @@ impl Lanes {
     /// Asks for what is missing, and takes it as it comes. True once nothing is missing.
     pub fn advance(&mut self, client: &Client) -> bool {
         let mut complete = true;
-        for lane in self.descriptors.iter_mut().chain(&mut self.control) {
-            let (channel, stream_id) = (&lane.channel, lane.stream_id);
+        for stream in self.descriptors.iter_mut().chain(&mut self.control) {
+            let (channel, stream_id) = (&stream.channel, stream.stream_id);
             // A refusal is asked again later; until then the consumer hears nothing on it.
-            let _ = lane.publication.advance(|| client.add_exclusive_publication(channel, stream_id));
-            complete &= lane.publication.get().is_some();
+            let _ = stream.publication.advance(|| client.add_exclusive_publication(channel, stream_id));
+            complete &= stream.publication.get().is_some();
         }
         complete
     }
 
     pub fn disconnect(&mut self) {
-        for lane in self.descriptors.iter_mut().chain(&mut self.control) {
-            lane.publication = Handle::None;
+        for stream in self.descriptors.iter_mut().chain(&mut self.control) {
+            stream.publication = Handle::None;
         }
     }
 
@@ -128,15 +128,15 @@ impl Lanes {
         &mut self,
         descriptor: &FrameDescriptor,
         timestamp_ns: u64,
-        counters: &LaneCounters,
+        counters: &PerConsumerCounters,
     ) -> bool {
         let mut taken = false;
-        for lane in &mut self.descriptors {
-            if lane.gate.as_mut().is_some_and(|gate| !gate.admits(timestamp_ns)) {
+        for stream in &mut self.descriptors {
+            if stream.gate.as_mut().is_some_and(|gate| !gate.admits(timestamp_ns)) {
                 counters.limited.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            let sent = lane.publication.get().is_some_and(|p| {
+            let sent = stream.publication.get().is_some_and(|p| {
                 p.claim(FRAME_DESCRIPTOR_ENCODED_LENGTH, |bytes| descriptor.encode(bytes)).is_ok()
             });
             taken |= sent;
@@ -147,10 +147,10 @@ impl Lanes {
     }
 
     /// One progress message to everyone with a control lane. What is not taken is lost: the next says more.
-    pub fn tell(&mut self, message: &[u8], counters: &LaneCounters) {
-        for lane in &mut self.control {
-            let publication = lane.publication.get();
-            counters.told(
+    pub fn publish_progress(&mut self, message: &[u8], counters: &PerConsumerCounters) {
+        for stream in &mut self.control {
+            let publication = stream.publication.get();
+            counters.count_progress(
                 publication
                     .is_some_and(|p| p.claim(message.len(), |bytes| bytes.copy_from_slice(message)).is_ok()),
             );

@@ -111,10 +111,10 @@ impl Producer {
             state: word.state,
         }
         .encode();
-        state.lanes.tell(&message, &self.lane_counters);
+        state.per_consumer.publish_progress(&message, &self.per_consumer_counters);
         if state.voice.wants_shared {
             let publication = state.voice.shared.get();
-            self.lane_counters.told(publication.is_some_and(|p| p.offer(&message).is_ok()));
+            self.per_consumer_counters.count_progress(publication.is_some_and(|p| p.offer(&message).is_ok()));
         }
     }
 

@@ -107,13 +107,15 @@ impl Producer {
             None => Err(NotTaken::Closed),
         };
         // A consumer with a stream of its own does not read the shared one.
-        let own = state.lanes.publish(
+        let was_sent_per_consumer = state.per_consumer.publish(
             &descriptor,
             descriptor.timestamp_ns.unwrap_or(timestamp_ns),
-            &self.lane_counters,
+            &self.per_consumer_counters,
         );
         let (outcome, counter) = match sent {
-            Err(NotTaken::NotConnected) if own => (Outcome::Published, &self.counters.published),
+            Err(NotTaken::NotConnected) if was_sent_per_consumer => {
+                (Outcome::Published, &self.counters.published)
+            }
             Ok(_) => (Outcome::Published, &self.counters.published),
             Err(NotTaken::BackPressured) => (Outcome::BackPressured, &self.counters.back_pressured),
             Err(NotTaken::NotConnected) => (Outcome::NotConnected, &self.counters.not_connected),
