@@ -359,7 +359,7 @@ impl Producer {
     #[getter]
     fn has_listeners(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(self.producer.has_listeners())
+        Ok(self.producer.has_progress_consumers())
     }
 
     /// Consumers known by their hellos, and those with a descriptor stream of their own.

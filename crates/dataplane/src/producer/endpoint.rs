@@ -30,7 +30,7 @@ impl State {
         self.last_epoch = Some(mapping.epoch);
         self.mapping = Some(mapping);
         self.lock = lock;
-        self.voice.progress_schedule.clear();
+        self.progress.schedule.clear();
     }
 }
 
@@ -88,7 +88,7 @@ impl Producer {
         let gone = {
             let mut state = self.state.lock_priority();
             let deferred = state.sequencer.give_up();
-            state.voice.progress_schedule.clear();
+            state.progress.schedule.clear();
             self.counters.closed.fetch_add(deferred, Ordering::Relaxed);
             (state.mapping.take(), state.lock.take())
         };
@@ -117,7 +117,7 @@ impl Endpoint for Producer {
         state.publication.advance(|| {
             client.add_exclusive_publication(&config.descriptor_channel, config.descriptor_stream_id)
         })?;
-        let has_streams = state.per_consumer.advance(client) & state.voice.advance(client, config)?;
+        let has_streams = state.per_consumer.advance(client) & state.progress.advance(client, config)?;
         self.has_publication.store(state.publication.get().is_some(), Ordering::Relaxed);
         self.connected.store(state.publication.get().is_some() && has_streams, Ordering::Relaxed);
         Ok(())
@@ -129,7 +129,7 @@ impl Endpoint for Producer {
         let mut state = self.state.lock_priority();
         state.publication = Handle::None;
         state.per_consumer.disconnect();
-        state.voice.disconnect();
+        state.progress.disconnect();
     }
 
     fn close(&self) {
@@ -138,7 +138,7 @@ impl Endpoint for Producer {
         let mut state = self.state.lock_priority();
         state.publication = Handle::None;
         state.per_consumer.clear();
-        state.voice.disconnect();
+        state.progress.disconnect();
     }
 
     fn on_media_driver_lost(&self, tick: &Tick<'_>) {
@@ -188,7 +188,7 @@ impl Endpoint for Producer {
         if matches!(message, ControlMessage::Hello(hello) if hello.stream_id == self.config.stream_id) {
             // Someone may be waiting to map us.
             self.announce_now();
-            self.next_listeners_ns.store(0, Ordering::Relaxed);
+            self.next_progress_count_ns.store(0, Ordering::Relaxed);
         }
         self.apply(changes);
     }
@@ -234,7 +234,7 @@ impl Endpoint for Producer {
         let now_ns = tick.now.monotonic_ns;
         let changes = self.wishing().on_tick(now_ns);
         self.apply(changes);
-        self.heed_listeners(now_ns);
+        self.update_progress_pace(now_ns);
         if self.config.announce.is_none() || now_ns < self.next_activity_ns.load(Ordering::Relaxed) {
             return;
         }

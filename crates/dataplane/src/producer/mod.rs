@@ -35,7 +35,7 @@ use outcome::bump;
 pub use outcome::{Counters, FrameStamp, OfferResult, Outcome};
 pub use per_consumer::PerConsumerCounters;
 use per_consumer::PerConsumerStreams;
-use progress::Voice;
+use progress::ProgressSender;
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -71,7 +71,7 @@ struct State {
     /// By slot: what the descriptor of a deferred frame carries.
     pending: Vec<Pending>,
     per_consumer: PerConsumerStreams,
-    voice: Voice,
+    progress: ProgressSender,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -93,8 +93,8 @@ pub struct Producer {
     wishing: Mutex<Wishing>,
     per_consumer_counters: PerConsumerCounters,
     /// Someone wants to hear of frames that are still filling.
-    has_listeners: AtomicBool,
-    next_listeners_ns: AtomicU64,
+    has_progress_consumers: AtomicBool,
+    next_progress_count_ns: AtomicU64,
     next_qos_ns: AtomicU64,
     counters: Counters,
     closed: AtomicBool,
@@ -150,7 +150,7 @@ impl Producer {
             last_frame_ns: 0,
             pending: Vec::new(),
             per_consumer: PerConsumerStreams::default(),
-            voice: Voice::default(),
+            progress: ProgressSender::default(),
         };
         let wishing = Mutex::new(Wishing::new(config.stream_id, config.policy.clone()));
         Self {
@@ -161,8 +161,8 @@ impl Producer {
             lease,
             wishing,
             per_consumer_counters: PerConsumerCounters::default(),
-            has_listeners: AtomicBool::new(false),
-            next_listeners_ns: AtomicU64::new(0),
+            has_progress_consumers: AtomicBool::new(false),
+            next_progress_count_ns: AtomicU64::new(0),
             next_qos_ns: AtomicU64::new(0),
             counters: Counters::default(),
             closed: AtomicBool::new(false),
@@ -280,7 +280,7 @@ impl Producer {
         let Claim { mapping, pool, seq, spec, values_len, .. } = claim;
         let offered = self.commit(&mut state, mapping, *pool, *seq, *spec, *values_len, stamp);
         if claim.filled.is_some() {
-            self.tell_complete(&mut state, claim);
+            self.send_complete(&mut state, claim);
         }
         offered
     }
@@ -292,7 +292,7 @@ impl Producer {
         }
         bump(&self.counters.abandoned);
         // A sequence that readers have heard of is never another frame's.
-        let is_known = claim.filled.is_some() && state.voice.progress_schedule.forget(claim.seq);
+        let is_known = claim.filled.is_some() && state.progress.schedule.forget(claim.seq);
         if is_known {
             state.sequencer.leave_hole(claim.seq);
         }

@@ -19,14 +19,14 @@ use crate::conductor::handle::Handle;
 const COUNT_NS: u64 = 100_000_000;
 
 #[derive(Default)]
-pub(super) struct Voice {
-    pub(super) progress_schedule: ProgressSchedule,
+pub(super) struct ProgressSender {
+    pub(super) schedule: ProgressSchedule,
     /// For those without a stream of their own.
     shared: Handle<Publication>,
     wants_shared: bool,
 }
 
-impl Voice {
+impl ProgressSender {
     /// True once nothing is missing.
     pub(super) fn advance(&mut self, client: &Client, config: &Config) -> Result<bool, AeronError> {
         if !self.wants_shared {
@@ -64,82 +64,82 @@ impl Producer {
             tensor: spec,
         };
         mapping.describe(seq, &fields);
-        let filled = Some(state.voice.progress_schedule.begin(seq, stride));
-        self.tell(&mut state);
+        let filled = Some(state.progress.schedule.begin(seq, stride));
+        self.send_due_progress(&mut state);
         Ok(Claim { seq, spec, values_len: values_len as u32, pool, mapping, filled })
     }
 
     /// Whether someone wants to hear of frames that are still filling, and can be told.
-    pub fn has_listeners(&self) -> bool {
-        self.has_listeners.load(Ordering::Relaxed) && self.connected.load(Ordering::Relaxed)
+    pub fn has_progress_consumers(&self) -> bool {
+        self.has_progress_consumers.load(Ordering::Relaxed) && self.connected.load(Ordering::Relaxed)
     }
 
     /// The first `bytes` of the claim are in place. Never waits.
     pub fn advance(&self, claim: &Claim, bytes: u64) {
         let Some(filled) = &claim.filled else { return };
         filled.raise(bytes.min(u64::from(claim.values_len)));
-        if self.has_listeners.load(Ordering::Relaxed)
+        if self.has_progress_consumers.load(Ordering::Relaxed)
             && let Some(mut state) = self.state.try_lock()
         {
-            self.tell(&mut state);
+            self.send_due_progress(&mut state);
         }
     }
 
-    pub(super) fn tell_complete(&self, state: &mut State, claim: &Claim) {
-        if let Some(word) = state.voice.progress_schedule.complete(claim.seq, u64::from(claim.values_len)) {
-            self.say(state, word);
+    pub(super) fn send_complete(&self, state: &mut State, claim: &Claim) {
+        if let Some(update) = state.progress.schedule.complete(claim.seq, u64::from(claim.values_len)) {
+            self.send_update(state, update);
         }
     }
 
-    fn tell(&self, state: &mut State) {
-        if !self.has_listeners.load(Ordering::Relaxed) {
+    fn send_due_progress(&self, state: &mut State) {
+        if !self.has_progress_consumers.load(Ordering::Relaxed) {
             return;
         }
         let now_ns = monotonic_ns();
-        while let Some(word) = state.voice.progress_schedule.next(now_ns) {
-            self.say(state, word);
+        while let Some(update) = state.progress.schedule.next(now_ns) {
+            self.send_update(state, update);
         }
     }
 
-    fn say(&self, state: &mut State, word: ProgressUpdate) {
+    fn send_update(&self, state: &mut State, update: ProgressUpdate) {
         let Some(mapping) = &state.mapping else { return };
         let message = FrameProgress {
             stream_id: mapping.stream_id,
             epoch: mapping.epoch,
-            seq: word.seq,
-            payload_bytes_filled: word.filled,
-            state: word.state,
+            seq: update.seq,
+            payload_bytes_filled: update.filled,
+            state: update.state,
         }
         .encode();
         state.per_consumer.publish_progress(&message, &self.per_consumer_counters);
-        if state.voice.wants_shared {
-            let publication = state.voice.shared.get();
+        if state.progress.wants_shared {
+            let publication = state.progress.shared.get();
             self.per_consumer_counters.count_progress(publication.is_some_and(|p| p.offer(&message).is_ok()));
         }
     }
 
     /// Who listens, and how closely. On the conductor's thread.
-    pub(super) fn heed_listeners(&self, now_ns: u64) {
-        if now_ns >= self.next_listeners_ns.load(Ordering::Relaxed) {
-            self.next_listeners_ns.store(now_ns + COUNT_NS, Ordering::Relaxed);
+    pub(super) fn update_progress_pace(&self, now_ns: u64) {
+        if now_ns >= self.next_progress_count_ns.load(Ordering::Relaxed) {
+            self.next_progress_count_ns.store(now_ns + COUNT_NS, Ordering::Relaxed);
             let (hints, wants_shared) = {
                 let wishing = self.wishing();
                 (wishing.progress(), wishing.wants_shared_progress())
             };
             let pace = hints.map(|hints| ProgressPace::of(hints, self.config.progress_limits));
-            if pace.is_some() || self.has_listeners.load(Ordering::Relaxed) {
+            if pace.is_some() || self.has_progress_consumers.load(Ordering::Relaxed) {
                 let mut state = self.state.lock_priority();
-                state.voice.progress_schedule.set_pace(pace);
-                if std::mem::replace(&mut state.voice.wants_shared, wants_shared) != wants_shared {
+                state.progress.schedule.set_pace(pace);
+                if std::mem::replace(&mut state.progress.wants_shared, wants_shared) != wants_shared {
                     self.connected.store(false, Ordering::Relaxed);
                 }
-                self.has_listeners.store(pace.is_some(), Ordering::Relaxed);
+                self.has_progress_consumers.store(pace.is_some(), Ordering::Relaxed);
             }
         }
-        if self.has_listeners.load(Ordering::Relaxed) {
+        if self.has_progress_consumers.load(Ordering::Relaxed) {
             let mut state = self.state.lock_priority();
-            if !state.voice.progress_schedule.is_idle() {
-                self.tell(&mut state);
+            if !state.progress.schedule.is_idle() {
+                self.send_due_progress(&mut state);
             }
         }
     }
