@@ -15,7 +15,7 @@ use tensorpool_core::wire::control::{ControlMessage, QosProducer};
 use tensorpool_core::wire::driver::{AttachResponse, DriverMessage};
 use tensorpool_core::wire::layout::NULL_U64;
 
-use super::grants::Wishing;
+use super::grants::GrantSender;
 use super::{Pending, Producer, State};
 use crate::aeron::{AeronError, Client};
 use crate::conductor::handle::Handle;
@@ -24,7 +24,7 @@ use crate::lease::{Lease, Turn};
 
 impl State {
     /// A new epoch: its sequences count from the beginning.
-    pub(super) fn take_up(&mut self, mapping: Arc<MappedEpoch>, lock: Option<RegionLock>) {
+    pub(super) fn map(&mut self, mapping: Arc<MappedEpoch>, lock: Option<RegionLock>) {
         self.sequencer = Sequencer::new(mapping.nslots);
         self.pending = vec![Pending::default(); mapping.nslots as usize];
         self.last_epoch = Some(mapping.epoch);
@@ -36,30 +36,30 @@ impl State {
 
 impl Producer {
     /// Maps the regions of a lease, and locks them against our own death going unnoticed.
-    fn take_up(&self, lease: &Lease, response: &AttachResponse, tick: &Tick<'_>) {
+    fn map(&self, lease: &Lease, response: &AttachResponse, tick: &Tick<'_>) {
         let regions = response.regions(tick.now.monotonic_ns);
-        let taken = RegionLock::acquire(&response.header_uri, tick.bases)
+        let mapped = RegionLock::acquire(&response.header_uri, tick.bases)
             .map_err(|e| e.to_string())
             .and_then(|lock| {
                 let mapping =
                     MappedEpoch::open(&regions, tick.bases, Access::Write).map_err(|e| e.to_string())?;
                 Ok((lock, Arc::new(mapping)))
             });
-        match taken {
+        match mapped {
             Ok((lock, mapping)) => {
-                self.let_go();
+                self.unmap();
                 if self.config.prefault {
                     prefault(mapping.clone());
                 }
-                self.state.lock_priority().take_up(mapping, Some(lock));
+                self.state.lock_priority().map(mapping, Some(lock));
                 lease.taken_up(tick, response.epoch);
             }
             Err(why) => lease.give_back(tick, why),
         }
     }
 
-    pub(super) fn wishing(&self) -> MutexGuard<'_, Wishing> {
-        self.wishing.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn grants(&self) -> MutexGuard<'_, GrantSender> {
+        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lanes that are new are asked for at the next round.
@@ -84,7 +84,7 @@ impl Producer {
     }
 
     /// Nothing is written from here on. Deferred frames can no longer go out.
-    fn let_go(&self) {
+    fn unmap(&self) {
         let gone = {
             let mut state = self.state.lock_priority();
             let deferred = state.sequencer.give_up();
@@ -134,7 +134,7 @@ impl Endpoint for Producer {
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        self.let_go();
+        self.unmap();
         let mut state = self.state.lock_priority();
         state.publication = Handle::None;
         state.per_consumer.clear();
@@ -143,7 +143,7 @@ impl Endpoint for Producer {
 
     fn on_media_driver_lost(&self, tick: &Tick<'_>) {
         if self.lease.as_ref().is_some_and(|l| l.on_media_driver_lost(tick)) {
-            self.let_go();
+            self.unmap();
         }
     }
 
@@ -162,17 +162,17 @@ impl Endpoint for Producer {
             && announce.timestamp_ns >= join_ns
             && lease.on_announce(announce.epoch, tick)
         {
-            self.let_go();
+            self.unmap();
         }
     }
 
     fn on_driver_message(&self, message: &DriverMessage, tick: &Tick<'_>) {
-        let changes = self.wishing().on_driver_message(message);
+        let changes = self.grants().on_driver_message(message);
         self.apply(changes);
         let Some(lease) = &self.lease else { return };
         match lease.on_driver_message(message, tick) {
-            Turn::Granted(response) => self.take_up(lease, response, tick),
-            Turn::Ended => self.let_go(),
+            Turn::Granted(response) => self.map(lease, response, tick),
+            Turn::Ended => self.unmap(),
             Turn::ProducerGone(_) | Turn::Nothing => {}
         }
     }
@@ -184,7 +184,7 @@ impl Endpoint for Producer {
     }
 
     fn on_control_message(&self, message: &ControlMessage, tick: &Tick<'_>) {
-        let changes = self.wishing().on_control_message(message, tick.now.monotonic_ns);
+        let changes = self.grants().on_control_message(message, tick.now.monotonic_ns);
         if matches!(message, ControlMessage::Hello(hello) if hello.stream_id == self.config.stream_id) {
             // Someone may be waiting to map us.
             self.announce_now();
@@ -216,12 +216,12 @@ impl Endpoint for Producer {
     }
 
     fn send_control(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
-        self.wishing().send(send);
+        self.grants().send(send);
         // Without its descriptor stream it could not say a word of what it writes.
         if self.has_publication.load(Ordering::Relaxed)
             && self.lease.as_ref().is_some_and(|l| l.work(tick, send))
         {
-            self.let_go();
+            self.unmap();
         }
     }
 
@@ -232,7 +232,7 @@ impl Endpoint for Producer {
     /// Alone, the producer gives the sign of life of its regions itself.
     fn do_work(&self, tick: &Tick<'_>) {
         let now_ns = tick.now.monotonic_ns;
-        let changes = self.wishing().on_tick(now_ns);
+        let changes = self.grants().on_tick(now_ns);
         self.apply(changes);
         self.update_progress_pace(now_ns);
         if self.config.announce.is_none() || now_ns < self.next_activity_ns.load(Ordering::Relaxed) {

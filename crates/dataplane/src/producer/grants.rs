@@ -9,39 +9,39 @@ use tensorpool_core::wire::driver::{DriverMessage, Role};
 use tensorpool_core::wire::hello::{ConsumerConfig, ProgressHints};
 
 /// How often those who fell silent are looked for.
-const LOOK_NS: u64 = 100_000_000;
+const STALE_CHECK_NS: u64 = 100_000_000;
 /// Answers that wait; a flood of hellos costs the oldest.
-const MOST_ANSWERS: usize = 4096;
+const MAX_ANSWERS: usize = 4096;
 
-pub struct Wishing {
+pub struct GrantSender {
     stream_id: u32,
-    wishes: ConsumerGrants,
+    grants: ConsumerGrants,
     readers: Readers,
     answers: VecDeque<ConsumerConfig>,
     /// What was said to whom last: our own words come back to us, and are no order of a supervisor's.
-    said: BTreeMap<u32, ConsumerConfig>,
-    next_look_ns: u64,
+    sent_configs: BTreeMap<u32, ConsumerConfig>,
+    next_check_ns: u64,
 }
 
-impl Wishing {
+impl GrantSender {
     pub fn new(stream_id: u32, policy: GrantPolicy) -> Self {
         Self {
             stream_id,
             readers: Readers::new(policy.stale_ns),
-            wishes: ConsumerGrants::new(stream_id, policy),
+            grants: ConsumerGrants::new(stream_id, policy),
             answers: VecDeque::new(),
-            said: BTreeMap::new(),
-            next_look_ns: 0,
+            sent_configs: BTreeMap::new(),
+            next_check_ns: 0,
         }
     }
 
     pub fn on_control_message(&mut self, message: &ControlMessage, now_ns: u64) -> Vec<StreamChange> {
         match message {
             ControlMessage::Hello(hello) => {
-                let Some((answer, changes)) = self.wishes.on_hello(hello, now_ns) else {
+                let Some((answer, changes)) = self.grants.on_hello(hello, now_ns) else {
                     return Vec::new();
                 };
-                if self.answers.len() == MOST_ANSWERS {
+                if self.answers.len() == MAX_ANSWERS {
                     self.answers.pop_front();
                 }
                 self.answers.push_back(answer);
@@ -49,12 +49,12 @@ impl Wishing {
             }
             ControlMessage::Config(sequencer)
                 if sequencer.stream_id == self.stream_id
-                    && self.said.get(&sequencer.consumer_id) != Some(sequencer) =>
+                    && self.sent_configs.get(&sequencer.consumer_id) != Some(sequencer) =>
             {
-                self.wishes.on_order(sequencer, now_ns)
+                self.grants.on_order(sequencer, now_ns)
             }
             ControlMessage::QosConsumer(qos) => {
-                self.wishes.on_qos(qos.stream_id, qos.consumer_id, now_ns);
+                self.grants.on_qos(qos.stream_id, qos.consumer_id, now_ns);
                 if qos.stream_id == self.stream_id {
                     self.readers.on_qos(qos.consumer_id, qos.epoch, now_ns);
                 }
@@ -70,25 +70,25 @@ impl Wishing {
             DriverMessage::Revoked(r)
                 if r.lease.role == Role::Consumer && r.lease.stream_id == self.stream_id =>
             {
-                self.said.remove(&r.lease.client_id);
+                self.sent_configs.remove(&r.lease.client_id);
                 self.readers.on_leave(r.lease.client_id);
-                self.wishes.on_leave(r.lease.client_id)
+                self.grants.on_leave(r.lease.client_id)
             }
             _ => Vec::new(),
         }
     }
 
     pub fn on_tick(&mut self, now_ns: u64) -> Vec<StreamChange> {
-        if now_ns < self.next_look_ns {
+        if now_ns < self.next_check_ns {
             return Vec::new();
         }
-        self.next_look_ns = now_ns + LOOK_NS;
-        let changes = self.wishes.on_tick(now_ns);
+        self.next_check_ns = now_ns + STALE_CHECK_NS;
+        let changes = self.grants.on_tick(now_ns);
         for change in &changes {
             if let StreamChange::CloseDescriptors { consumer_id }
             | StreamChange::CloseControl { consumer_id } = change
             {
-                self.said.remove(consumer_id);
+                self.sent_configs.remove(consumer_id);
             }
         }
         changes
@@ -97,7 +97,7 @@ impl Wishing {
     pub fn send(&mut self, send: &mut dyn FnMut(&[u8]) -> bool) {
         while let Some(answer) = self.answers.front() {
             // Before it is sent: it may be heard at once.
-            self.said.insert(answer.consumer_id, answer.clone());
+            self.sent_configs.insert(answer.consumer_id, answer.clone());
             if !send(&answer.encode()) {
                 return;
             }
@@ -106,11 +106,11 @@ impl Wishing {
     }
 
     pub fn progress(&self) -> Option<ProgressHints> {
-        self.wishes.progress()
+        self.grants.progress()
     }
 
     pub fn wants_shared_progress(&self) -> bool {
-        self.wishes.wants_shared_progress()
+        self.grants.wants_shared_progress()
     }
 
     /// How many have mapped this epoch, by what they say.
@@ -119,6 +119,6 @@ impl Wishing {
     }
 
     pub fn consumers(&self) -> usize {
-        self.wishes.len()
+        self.grants.len()
     }
 }

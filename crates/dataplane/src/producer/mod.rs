@@ -30,7 +30,7 @@ mod status;
 
 pub use blocking::BlockedOn;
 pub use claim_at::SlotAt;
-use grants::Wishing;
+use grants::GrantSender;
 use outcome::bump;
 pub use outcome::{Counters, FrameStamp, OfferResult, Outcome};
 pub use per_consumer::PerConsumerCounters;
@@ -90,7 +90,7 @@ pub struct Producer {
     /// On a driver: the right to the regions. Alone: none.
     lease: Option<Lease>,
     /// Touched by the conductor alone.
-    wishing: Mutex<Wishing>,
+    grants: Mutex<GrantSender>,
     per_consumer_counters: PerConsumerCounters,
     /// Someone wants to hear of frames that are still filling.
     has_progress_consumers: AtomicBool,
@@ -130,9 +130,9 @@ impl Producer {
         if config.prefault {
             mapping.prefault();
         }
-        let made = Self::with(config, None);
-        made.state.lock().take_up(mapping, None);
-        made
+        let producer = Self::with(config, None);
+        producer.state.lock().map(mapping, None);
+        producer
     }
 
     /// One that works on a driver's regions while it holds a lease.
@@ -152,14 +152,14 @@ impl Producer {
             per_consumer: PerConsumerStreams::default(),
             progress: ProgressSender::default(),
         };
-        let wishing = Mutex::new(Wishing::new(config.stream_id, config.policy.clone()));
+        let grants = Mutex::new(GrantSender::new(config.stream_id, config.policy.clone()));
         Self {
             config,
             state: PriorityLock::new(state),
             connected: AtomicBool::new(false),
             has_publication: AtomicBool::new(false),
             lease,
-            wishing,
+            grants,
             per_consumer_counters: PerConsumerCounters::default(),
             has_progress_consumers: AtomicBool::new(false),
             next_progress_count_ns: AtomicU64::new(0),
@@ -185,14 +185,14 @@ impl Producer {
 
     /// How many consumers are known by their hellos, and how many have a descriptor stream of their own.
     pub fn consumers(&self) -> (usize, usize) {
-        let known = self.wishing.lock().map_or(0, |w| w.consumers());
+        let known = self.grants.lock().map_or(0, |w| w.consumers());
         (known, self.lock().per_consumer.len())
     }
 
     /// How many consumers have mapped the epoch that is written now.
     pub fn readers(&self) -> usize {
         let Some(epoch) = self.epoch() else { return 0 };
-        self.wishing.lock().map_or(0, |w| w.readers(epoch, monotonic_ns()))
+        self.grants.lock().map_or(0, |w| w.readers(epoch, monotonic_ns()))
     }
 
     pub fn stream_id(&self) -> u32 {
@@ -254,7 +254,7 @@ impl Producer {
         fill: impl FnOnce(*mut u8),
     ) -> OfferResult {
         let (mapping, pool, seq) = match self.take(state, values_len) {
-            Ok(taken) => taken,
+            Ok(mapped) => mapped,
             Err(outcome) => return OfferResult { outcome, seq: None },
         };
         mapping.begin(seq);

@@ -123,8 +123,8 @@ impl Producer {
         if now_ns >= self.next_progress_count_ns.load(Ordering::Relaxed) {
             self.next_progress_count_ns.store(now_ns + COUNT_NS, Ordering::Relaxed);
             let (hints, wants_shared) = {
-                let wishing = self.wishing();
-                (wishing.progress(), wishing.wants_shared_progress())
+                let grants = self.grants();
+                (grants.progress(), grants.wants_shared_progress())
             };
             let pace = hints.map(|hints| ProgressPace::of(hints, self.config.progress_limits));
             if pace.is_some() || self.has_progress_consumers.load(Ordering::Relaxed) {

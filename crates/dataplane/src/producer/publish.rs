@@ -12,8 +12,8 @@ use super::{FrameStamp, OfferResult, Outcome, Pending, Producer, State, bump};
 use crate::aeron::NotTaken;
 
 /// What stays in the caches nearest to a core until the next frame comes.
-const MOST_TO_WARM: u32 = 256 << 10;
-const LEAST_PAUSE_NS: u64 = 20_000;
+const MAX_PREFETCH_BYTES: u32 = 256 << 10;
+const MIN_PAUSE_NS: u64 = 20_000;
 
 impl Producer {
     #[inline]
@@ -56,13 +56,13 @@ impl Producer {
         }
         // A time that came from elsewhere says nothing about the pace.
         let now_ns = if stamp.timestamp_ns.is_none() { timestamp_ns } else { 0 };
-        self.get_ready(state, mapping, pool, seq + 1, values_len_bytes, now_ns);
+        self.prefetch_next(state, mapping, pool, seq + 1, values_len_bytes, now_ns);
         OfferResult { outcome, seq: Some(seq) }
     }
 
     /// Fetches what the next frame is written to, as much as the pace leaves time for.
     #[inline]
-    fn get_ready(
+    fn prefetch_next(
         &self,
         state: &mut State,
         mapping: &MappedEpoch,
@@ -74,7 +74,7 @@ impl Producer {
         let pause_ns = now_ns.saturating_sub(state.last_frame_ns);
         state.last_frame_ns = now_ns;
         // To fetch a slot from far away takes about a nanosecond for 16 bytes, so this is a small part of the pause.
-        if len <= MOST_TO_WARM && pause_ns >= LEAST_PAUSE_NS.max(u64::from(len)) {
+        if len <= MAX_PREFETCH_BYTES && pause_ns >= MIN_PAUSE_NS.max(u64::from(len)) {
             mapping.prefetch_slot(seq, pool, len as usize);
         } else {
             mapping.prepare(seq, pool, len as usize);
