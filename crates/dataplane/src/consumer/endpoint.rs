@@ -20,7 +20,7 @@ use crate::aeron::{AeronError, Client};
 use crate::conductor::events::{Event, Events};
 use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
-use crate::lease::Turn;
+use crate::lease::LeaseEvent;
 
 impl Consumer {
     pub(super) fn event(
@@ -101,7 +101,7 @@ impl Consumer {
         self.event(tick.events, tick.now.monotonic_ns, "id_collision", epoch, String::new());
         match &self.lease {
             Some(lease) => {
-                lease.give_back(tick, "another consumer has the same id".to_owned());
+                lease.release(tick, "another consumer has the same id".to_owned());
                 self.unmap(tick, "another consumer has the same id");
             }
             None => {
@@ -300,13 +300,13 @@ impl Endpoint for Consumer {
     fn on_driver_message(&self, message: &DriverMessage, tick: &Tick<'_>) {
         let Some(lease) = &self.lease else { return };
         match lease.on_driver_message(message, tick) {
-            Turn::Nothing => {}
-            Turn::Granted(response) => {
-                lease.taken_up(tick, response.epoch);
+            LeaseEvent::Nothing => {}
+            LeaseEvent::Granted(response) => {
+                lease.on_mapped(tick, response.epoch);
                 self.map(&response.regions(tick.now.monotonic_ns), None, tick);
             }
-            Turn::Ended => self.unmap(tick, "the lease has ended"),
-            Turn::ProducerGone(producer_id) => self.on_producer_gone(producer_id, tick),
+            LeaseEvent::Ended => self.unmap(tick, "the lease has ended"),
+            LeaseEvent::ProducerGone(producer_id) => self.on_producer_gone(producer_id, tick),
         }
     }
 

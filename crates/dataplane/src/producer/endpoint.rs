@@ -20,7 +20,7 @@ use super::{Pending, Producer, State};
 use crate::aeron::{AeronError, Client};
 use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
-use crate::lease::{Lease, Turn};
+use crate::lease::{Lease, LeaseEvent};
 
 impl State {
     /// A new epoch: its sequences count from the beginning.
@@ -52,9 +52,9 @@ impl Producer {
                     prefault(mapping.clone());
                 }
                 self.state.lock_priority().map(mapping, Some(lock));
-                lease.taken_up(tick, response.epoch);
+                lease.on_mapped(tick, response.epoch);
             }
-            Err(why) => lease.give_back(tick, why),
+            Err(why) => lease.release(tick, why),
         }
     }
 
@@ -171,9 +171,9 @@ impl Endpoint for Producer {
         self.apply(changes);
         let Some(lease) = &self.lease else { return };
         match lease.on_driver_message(message, tick) {
-            Turn::Granted(response) => self.map(lease, response, tick),
-            Turn::Ended => self.unmap(),
-            Turn::ProducerGone(_) | Turn::Nothing => {}
+            LeaseEvent::Granted(response) => self.map(lease, response, tick),
+            LeaseEvent::Ended => self.unmap(),
+            LeaseEvent::ProducerGone(_) | LeaseEvent::Nothing => {}
         }
     }
 
