@@ -25,12 +25,12 @@ use tensorpool_core::wire::layout::{
 use crate::aeron::{AeronError, Client};
 use crate::conductor::{Endpoint, Tick};
 
-/// How often each producer's lock is looked at, unless there are too many for `LOOKS`.
+/// How often each producer's lock is looked at, unless there are too many for `MAX_LOCK_CHECKS`.
 const WATCH_NS: u64 = 20_000_000;
 /// At most so many locks are looked at, announces sent and superblocks refreshed in one round.
-const LOOKS: usize = 64;
-const ANNOUNCES: usize = 64;
-const SIGNS: usize = 256;
+const MAX_LOCK_CHECKS: usize = 64;
+const MAX_ANNOUNCES: usize = 64;
+const MAX_REFRESHES: usize = 256;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -41,7 +41,7 @@ pub struct Config {
 }
 
 #[derive(Debug)]
-pub enum PutError {
+pub enum AnnounceError {
     Closed,
     Region(RegionError),
     Watch(RegionLockError),
@@ -49,7 +49,7 @@ pub enum PutError {
     LockMemory(io::Error),
 }
 
-impl fmt::Display for PutError {
+impl fmt::Display for AnnounceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => write!(f, "these beacons are closed; make new ones"),
@@ -60,10 +60,10 @@ impl fmt::Display for PutError {
     }
 }
 
-impl std::error::Error for PutError {}
+impl std::error::Error for AnnounceError {}
 
 /// One stream.
-struct Beacon {
+struct OwnedStream {
     epoch: u64,
     /// Encoded once; only its timestamp changes.
     message: Vec<u8>,
@@ -71,37 +71,37 @@ struct Beacon {
     /// There while a producer has the stream and its end was not told yet.
     watch: Option<LockWatch>,
     /// Its place in the rota.
-    turn_ns: u64,
+    refresh_ns: u64,
     /// Its announce waits to be sent.
-    unsaid: bool,
+    due: bool,
 }
 
 #[derive(Default)]
 struct State {
-    beacons: HashMap<u32, Beacon>,
+    streams: HashMap<u32, OwnedStream>,
     /// Whose turn comes when, soonest first.
-    rota: BTreeSet<(u64, u32)>,
+    schedule: BTreeSet<(u64, u32)>,
     /// Whose announce is due, in the order it became so.
-    unsaid: VecDeque<u32>,
+    due: VecDeque<u32>,
     /// Whose lock is looked at when: all wait equally long, so the next one is always in front.
     watched: VecDeque<(u64, u32)>,
-    deaths: Vec<(u32, u64)>,
+    dead_producers: Vec<(u32, u64)>,
     closed: bool,
 }
 
-pub struct Beacons {
+pub struct StreamAnnouncer {
     config: Config,
     state: Mutex<State>,
-    beat_ns: AtomicU64,
+    heartbeat_ns: AtomicU64,
     closed: AtomicBool,
 }
 
-impl Beacons {
+impl StreamAnnouncer {
     pub fn new(config: Config) -> Self {
         Self {
             config,
             state: Mutex::default(),
-            beat_ns: AtomicU64::new(monotonic_ns()),
+            heartbeat_ns: AtomicU64::new(monotonic_ns()),
             closed: AtomicBool::new(false),
         }
     }
@@ -111,32 +111,37 @@ impl Beacons {
     }
 
     /// Takes the regions of a stream on, in place of what was there; if that fails, the stream is silent.
-    pub fn put(&self, announce: &PoolAnnounce, bases: &AllowedBases, keep: bool) -> Result<(), PutError> {
+    pub fn announce(
+        &self,
+        announce: &PoolAnnounce,
+        bases: &AllowedBases,
+        keep: bool,
+    ) -> Result<(), AnnounceError> {
         // First of all: locked memory of the old and the new at once may be more than is allowed.
-        self.remove(announce.stream_id);
-        let mapping = MappedEpoch::open(announce, bases, Access::Write).map_err(PutError::Region)?;
+        self.withdraw(announce.stream_id);
+        let mapping = MappedEpoch::open(announce, bases, Access::Write).map_err(AnnounceError::Region)?;
         if keep {
-            mapping.lock_memory().map_err(PutError::LockMemory)?;
+            mapping.lock_memory().map_err(AnnounceError::LockMemory)?;
         }
         let watch = match announce.producer_id {
             0 => None,
-            _ => Some(LockWatch::open(&announce.header_uri, bases).map_err(PutError::Watch)?),
+            _ => Some(LockWatch::open(&announce.header_uri, bases).map_err(AnnounceError::Watch)?),
         };
         let now_ns = monotonic_ns();
         mapping.refresh_activity(now_ns);
-        let beacon = Beacon {
+        let stream = OwnedStream {
             epoch: announce.epoch,
             message: announce.encode(),
             mapping,
             watch,
-            turn_ns: next_turn(announce.stream_id, now_ns, self.config.period_ns),
-            unsaid: false,
+            refresh_ns: next_refresh_ns(announce.stream_id, now_ns, self.config.period_ns),
+            due: false,
         };
         let mut state = self.lock();
         if state.closed {
-            return Err(PutError::Closed);
+            return Err(AnnounceError::Closed);
         }
-        let replaced = state.insert(announce.stream_id, beacon);
+        let replaced = state.insert(announce.stream_id, stream);
         // Unmapping takes time, and must not hold up the conductor.
         drop(state);
         drop(replaced);
@@ -144,23 +149,23 @@ impl Beacons {
     }
 
     /// No more of that stream. False: there was none.
-    pub fn remove(&self, stream_id: u32) -> bool {
+    pub fn withdraw(&self, stream_id: u32) -> bool {
         let removed = self.lock().take(stream_id);
         removed.is_some()
     }
 
     /// The driver is doing its duty.
-    pub fn beat(&self) {
-        self.beat_ns.store(monotonic_ns(), Ordering::Relaxed);
+    pub fn heartbeat(&self) {
+        self.heartbeat_ns.store(monotonic_ns(), Ordering::Relaxed);
     }
 
     /// The producers (by stream and epoch) whose lock has ended since the last question.
-    pub fn deaths(&self) -> Vec<(u32, u64)> {
-        std::mem::take(&mut self.lock().deaths)
+    pub fn dead_producers(&self) -> Vec<(u32, u64)> {
+        std::mem::take(&mut self.lock().dead_producers)
     }
 
     pub fn len(&self) -> usize {
-        self.lock().beacons.len()
+        self.lock().streams.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -168,51 +173,51 @@ impl Beacons {
     }
 
     fn is_stalled(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.beat_ns.load(Ordering::Relaxed)) > self.config.stall_ns
+        now_ns.saturating_sub(self.heartbeat_ns.load(Ordering::Relaxed)) > self.config.stall_ns
     }
 }
 
 impl State {
-    fn insert(&mut self, stream_id: u32, beacon: Beacon) -> Option<Beacon> {
+    fn insert(&mut self, stream_id: u32, stream: OwnedStream) -> Option<OwnedStream> {
         let replaced = self.take(stream_id);
-        self.rota.insert((beacon.turn_ns, stream_id));
-        if beacon.watch.is_some() {
+        self.schedule.insert((stream.refresh_ns, stream_id));
+        if stream.watch.is_some() {
             self.watched.push_front((0, stream_id));
         }
-        self.beacons.insert(stream_id, beacon);
-        self.say(stream_id);
+        self.streams.insert(stream_id, stream);
+        self.mark_due(stream_id);
         replaced
     }
 
-    fn take(&mut self, stream_id: u32) -> Option<Beacon> {
-        let beacon = self.beacons.remove(&stream_id)?;
-        self.rota.remove(&(beacon.turn_ns, stream_id));
-        self.unsaid.retain(|id| *id != stream_id);
+    fn take(&mut self, stream_id: u32) -> Option<OwnedStream> {
+        let stream = self.streams.remove(&stream_id)?;
+        self.schedule.remove(&(stream.refresh_ns, stream_id));
+        self.due.retain(|id| *id != stream_id);
         self.watched.retain(|(_, id)| *id != stream_id);
-        Some(beacon)
+        Some(stream)
     }
 
     /// Makes the stream's announce due, once.
-    fn say(&mut self, stream_id: u32) {
-        if let Some(beacon) = self.beacons.get_mut(&stream_id)
-            && !std::mem::replace(&mut beacon.unsaid, true)
+    fn mark_due(&mut self, stream_id: u32) {
+        if let Some(stream) = self.streams.get_mut(&stream_id)
+            && !std::mem::replace(&mut stream.due, true)
         {
-            self.unsaid.push_back(stream_id);
+            self.due.push_back(stream_id);
         }
     }
 
     /// Gives the signs of life that are due.
-    fn give_signs(&mut self, now_ns: u64, period_ns: u64) {
-        for _ in 0..SIGNS {
-            match self.rota.first() {
-                Some(&(turn_ns, stream_id)) if turn_ns <= now_ns => {
-                    self.rota.pop_first();
-                    if let Some(beacon) = self.beacons.get_mut(&stream_id) {
-                        beacon.mapping.refresh_activity(now_ns);
-                        beacon.turn_ns = next_turn(stream_id, now_ns, period_ns);
-                        self.rota.insert((beacon.turn_ns, stream_id));
+    fn refresh_activity(&mut self, now_ns: u64, period_ns: u64) {
+        for _ in 0..MAX_REFRESHES {
+            match self.schedule.first() {
+                Some(&(refresh_ns, stream_id)) if refresh_ns <= now_ns => {
+                    self.schedule.pop_first();
+                    if let Some(stream) = self.streams.get_mut(&stream_id) {
+                        stream.mapping.refresh_activity(now_ns);
+                        stream.refresh_ns = next_refresh_ns(stream_id, now_ns, period_ns);
+                        self.schedule.insert((stream.refresh_ns, stream_id));
                     }
-                    self.say(stream_id);
+                    self.mark_due(stream_id);
                 }
                 _ => return,
             }
@@ -220,15 +225,15 @@ impl State {
     }
 
     /// Looks at the locks whose time has come.
-    fn look_at_locks(&mut self, now_ns: u64) {
-        for _ in 0..LOOKS {
+    fn check_locks(&mut self, now_ns: u64) {
+        for _ in 0..MAX_LOCK_CHECKS {
             match self.watched.front() {
-                Some(&(look_ns, stream_id)) if look_ns <= now_ns => {
+                Some(&(check_ns, stream_id)) if check_ns <= now_ns => {
                     self.watched.pop_front();
-                    let Some(beacon) = self.beacons.get_mut(&stream_id) else { continue };
-                    if beacon.watch.as_mut().is_some_and(LockWatch::is_released) {
-                        beacon.watch = None;
-                        self.deaths.push((stream_id, beacon.epoch));
+                    let Some(stream) = self.streams.get_mut(&stream_id) else { continue };
+                    if stream.watch.as_mut().is_some_and(LockWatch::is_released) {
+                        stream.watch = None;
+                        self.dead_producers.push((stream_id, stream.epoch));
                     } else {
                         self.watched.push_back((now_ns + WATCH_NS, stream_id));
                     }
@@ -241,15 +246,15 @@ impl State {
 
 /// A stream's next turn after `now_ns`. Each has its own moment in the period, so that they come evenly
 /// spread, also after all have spoken at once; two turns are never further apart than a period.
-fn next_turn(stream_id: u32, now_ns: u64, period_ns: u64) -> u64 {
+fn next_refresh_ns(stream_id: u32, now_ns: u64, period_ns: u64) -> u64 {
     // Multiples of the golden ratio: neighbouring ids end up far from each other.
     let fraction = stream_id.wrapping_mul(0x9E37_79B9);
     let moment_ns = ((u128::from(fraction) * u128::from(period_ns)) >> 32) as u64;
-    let turn_ns = now_ns - now_ns % period_ns + moment_ns;
-    if turn_ns > now_ns { turn_ns } else { turn_ns + period_ns }
+    let refresh_ns = now_ns - now_ns % period_ns + moment_ns;
+    if refresh_ns > now_ns { refresh_ns } else { refresh_ns + period_ns }
 }
 
-impl Endpoint for Beacons {
+impl Endpoint for StreamAnnouncer {
     fn connect(&self, _client: &Client) -> Result<(), AeronError> {
         Ok(())
     }
@@ -259,8 +264,9 @@ impl Endpoint for Beacons {
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         let mut state = self.lock();
-        let deaths = std::mem::take(&mut state.deaths);
-        let ended = std::mem::replace(&mut *state, State { closed: true, deaths, ..State::default() });
+        let dead_producers = std::mem::take(&mut state.dead_producers);
+        let ended =
+            std::mem::replace(&mut *state, State { closed: true, dead_producers, ..State::default() });
         drop(state);
         drop(ended);
     }
@@ -268,9 +274,9 @@ impl Endpoint for Beacons {
     fn do_work(&self, tick: &Tick<'_>) {
         let now_ns = tick.now.monotonic_ns;
         let mut state = self.lock();
-        state.look_at_locks(now_ns);
+        state.check_locks(now_ns);
         if !self.is_stalled(now_ns) {
-            state.give_signs(now_ns, self.config.period_ns);
+            state.refresh_activity(now_ns, self.config.period_ns);
         }
     }
 
@@ -280,8 +286,8 @@ impl Endpoint for Beacons {
 
     fn announce_now(&self) {
         let mut state = self.lock();
-        let all: Vec<u32> = state.beacons.keys().copied().collect();
-        all.into_iter().for_each(|id| state.say(id));
+        let all: Vec<u32> = state.streams.keys().copied().collect();
+        all.into_iter().for_each(|id| state.mark_due(id));
     }
 
     fn send_announces(&self, now: Now, send: &mut dyn FnMut(&[u8]) -> bool) {
@@ -289,18 +295,18 @@ impl Endpoint for Beacons {
             return;
         }
         let mut state = self.lock();
-        let State { unsaid, beacons, .. } = &mut *state;
-        for _ in 0..ANNOUNCES {
-            let Some(stream_id) = unsaid.front() else { return };
-            if let Some(beacon) = beacons.get_mut(stream_id) {
-                let body = &mut beacon.message[MESSAGE_HEADER_LENGTH..];
+        let State { due, streams, .. } = &mut *state;
+        for _ in 0..MAX_ANNOUNCES {
+            let Some(stream_id) = due.front() else { return };
+            if let Some(stream) = streams.get_mut(stream_id) {
+                let body = &mut stream.message[MESSAGE_HEADER_LENGTH..];
                 put_u64(body, SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS, now.monotonic_ns);
-                if !send(&beacon.message) {
+                if !send(&stream.message) {
                     return;
                 }
-                beacon.unsaid = false;
+                stream.due = false;
             }
-            unsaid.pop_front();
+            due.pop_front();
         }
     }
 }

@@ -10,7 +10,7 @@ use tensorpool_core::shm::region_lock::RegionLockError;
 use tensorpool_core::wire::announce::{AnnouncedPool, PoolAnnounce};
 use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::announcer as plane;
-use tensorpool_dataplane::announcer::PutError;
+use tensorpool_dataplane::announcer::AnnounceError;
 use tensorpool_dataplane::conductor::Endpoint;
 
 use crate::conductor::Conductor;
@@ -18,7 +18,7 @@ use crate::errors;
 
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Beacons {
-    beacons: Arc<plane::Beacons>,
+    beacons: Arc<plane::StreamAnnouncer>,
     conductor: Py<Conductor>,
     id: u64,
     fork_guard: ForkGuard,
@@ -33,7 +33,7 @@ impl Beacons {
         if period_ns == 0 || stall_ns == 0 {
             return Err(PyValueError::new_err("period_ns and stall_ns must be above 0"));
         }
-        let beacons = Arc::new(plane::Beacons::new(plane::Config { period_ns, stall_ns }));
+        let beacons = Arc::new(plane::StreamAnnouncer::new(plane::Config { period_ns, stall_ns }));
         let id = conductor.get().add(conductor.py(), beacons.clone())?;
         Ok(Self { beacons, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
@@ -69,14 +69,16 @@ impl Beacons {
             header_uri,
         };
         let bases = AllowedBases::new(base_dirs)?;
-        py.detach(|| self.beacons.put(&announce, &bases, lock_memory)).map_err(|error| match &error {
-            PutError::Closed => errors::plain(py, "ClosedError", &error.to_string()),
-            PutError::Region(refused) | PutError::Watch(RegionLockError::Refused(refused)) => {
+        py.detach(|| self.beacons.announce(&announce, &bases, lock_memory)).map_err(|error| match &error {
+            AnnounceError::Closed => errors::plain(py, "ClosedError", &error.to_string()),
+            AnnounceError::Region(refused) | AnnounceError::Watch(RegionLockError::Refused(refused)) => {
                 errors::region(py, refused)
             }
-            PutError::Watch(RegionLockError::Io(io)) => os_error(io, format!("stream {stream_id}: {error}")),
-            PutError::Watch(RegionLockError::Held) => PyOSError::new_err(error.to_string()),
-            PutError::LockMemory(io) => os_error(
+            AnnounceError::Watch(RegionLockError::Io(io)) => {
+                os_error(io, format!("stream {stream_id}: {error}"))
+            }
+            AnnounceError::Watch(RegionLockError::Held) => PyOSError::new_err(error.to_string()),
+            AnnounceError::LockMemory(io) => os_error(
                 io,
                 format!("stream {stream_id}: {error}; raise the limit (ulimit -l) or do not lock memory"),
             ),
@@ -86,20 +88,20 @@ impl Beacons {
     /// No more of that stream; False if there was none.
     fn remove(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(py.detach(|| self.beacons.remove(stream_id)))
+        Ok(py.detach(|| self.beacons.withdraw(stream_id)))
     }
 
     /// The driver's duty cycle is alive.
     fn beat(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
-        self.beacons.beat();
+        self.beacons.heartbeat();
         Ok(())
     }
 
     /// (stream id, epoch) of each producer whose lock was seen held and is free now. Told once.
     fn deaths(&self, py: Python<'_>) -> PyResult<Vec<(u32, u64)>> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(py.detach(|| self.beacons.deaths()))
+        Ok(py.detach(|| self.beacons.dead_producers()))
     }
 
     /// Makes every stream's announce due at once.

@@ -12,7 +12,7 @@ const PERIOD: u64 = 1_000 * MS;
 struct Driver {
     _dir: tempfile::TempDir,
     bases: AllowedBases,
-    beacons: Beacons,
+    announcer: StreamAnnouncer,
     events: Events,
     now_ns: u64,
 }
@@ -21,8 +21,8 @@ impl Driver {
     fn new(stall_ns: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let bases = AllowedBases::new([dir.path()]).unwrap();
-        let beacons = Beacons::new(Config { period_ns: PERIOD, stall_ns });
-        Self { _dir: dir, bases, beacons, events: Events::default(), now_ns: monotonic_ns() }
+        let announcer = StreamAnnouncer::new(Config { period_ns: PERIOD, stall_ns });
+        Self { _dir: dir, bases, announcer, events: Events::default(), now_ns: monotonic_ns() }
     }
 
     fn make(&self, stream_id: u32, epoch: u64, producer_id: u32) -> PoolAnnounce {
@@ -58,7 +58,7 @@ impl Driver {
     }
 
     fn put(&self, announce: &PoolAnnounce) {
-        self.beacons.put(announce, &self.bases, false).unwrap();
+        self.announcer.announce(announce, &self.bases, false).unwrap();
     }
 
     fn now(&self) -> Now {
@@ -68,13 +68,13 @@ impl Driver {
     /// Lets time pass, with a duty at its end.
     fn pass(&mut self, ns: u64) {
         self.now_ns += ns;
-        self.beacons.do_work(&Tick { now: self.now(), bases: &self.bases, events: &self.events });
+        self.announcer.do_work(&Tick { now: self.now(), bases: &self.bases, events: &self.events });
     }
 
     /// What is sent now, of which `taken` at most get through.
     fn sent(&self, mut taken: usize) -> Vec<PoolAnnounce> {
         let mut sent = Vec::new();
-        self.beacons.send_announces(self.now(), &mut |message| {
+        self.announcer.send_announces(self.now(), &mut |message| {
             let took = taken > 0;
             if took {
                 taken -= 1;
@@ -91,7 +91,7 @@ impl Driver {
     }
 
     fn beat(&self) {
-        self.beacons.beat_ns.store(self.now_ns, Ordering::Relaxed);
+        self.announcer.heartbeat_ns.store(self.now_ns, Ordering::Relaxed);
     }
 }
 
@@ -138,15 +138,15 @@ fn what_is_not_taken_stays_due_and_in_order() {
 #[test]
 fn all_are_said_again_when_asked_a_bounded_number_in_a_round() {
     let driver = Driver::new(u64::MAX);
-    let count = ANNOUNCES as u32 + 6;
+    let count = MAX_ANNOUNCES as u32 + 6;
     for stream_id in 1..=count {
         driver.put(&driver.make(stream_id, 10, 0));
     }
     for _ in 0..2 {
-        assert_eq!((driver.sent(999).len(), driver.sent(999).len()), (ANNOUNCES, 6));
+        assert_eq!((driver.sent(999).len(), driver.sent(999).len()), (MAX_ANNOUNCES, 6));
         assert!(driver.sent(999).is_empty());
-        driver.beacons.announce_now();
-        driver.beacons.announce_now();
+        driver.announcer.announce_now();
+        driver.announcer.announce_now();
     }
 }
 
@@ -159,7 +159,7 @@ fn without_a_beat_announces_and_signs_of_life_stop_until_the_next_one() {
     driver.pass(3 * PERIOD);
     assert_eq!(driver.sent(9).len(), 1);
     let last = driver.now_ns;
-    driver.beacons.announce_now();
+    driver.announcer.announce_now();
     for _ in 0..5 {
         driver.pass(PERIOD);
         assert!(driver.sent(9).is_empty());
@@ -179,15 +179,15 @@ fn the_end_of_a_lock_is_told_once_even_when_the_driver_stalls() {
     driver.pass(WATCH_NS);
     let lock = RegionLock::acquire(&announce.header_uri, &driver.bases).unwrap();
     driver.pass(WATCH_NS);
-    assert!(driver.beacons.deaths().is_empty());
+    assert!(driver.announcer.dead_producers().is_empty());
     drop(lock);
     driver.pass(WATCH_NS);
-    assert_eq!(driver.beacons.deaths(), [(5, 10)]);
+    assert_eq!(driver.announcer.dead_producers(), [(5, 10)]);
     let again = RegionLock::acquire(&announce.header_uri, &driver.bases).unwrap();
     driver.pass(WATCH_NS);
     drop(again);
     driver.pass(WATCH_NS);
-    assert!(driver.beacons.deaths().is_empty());
+    assert!(driver.announcer.dead_producers().is_empty());
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_stream_without_a_producer_is_not_watched() {
     driver.pass(WATCH_NS);
     drop(lock);
     driver.pass(WATCH_NS);
-    assert!(driver.beacons.deaths().is_empty());
+    assert!(driver.announcer.dead_producers().is_empty());
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn every_lock_is_seen_within_the_time_however_short_the_rounds() {
     rounds(&mut driver);
     drop(locks);
     rounds(&mut driver);
-    let mut deaths = driver.beacons.deaths();
+    let mut deaths = driver.announcer.dead_producers();
     deaths.sort_unstable();
     assert_eq!(deaths, (1..=8).map(|id| (id, 10)).collect::<Vec<_>>());
 }
@@ -233,8 +233,8 @@ fn the_next_epoch_takes_the_place_of_the_one_before() {
     drop(lock);
     driver.pass(PERIOD);
     let epochs: Vec<_> = driver.sent(9).iter().map(|a| a.epoch).collect();
-    assert_eq!((epochs, driver.beacons.len()), (vec![11], 1));
-    assert!(driver.beacons.deaths().is_empty());
+    assert_eq!((epochs, driver.announcer.len()), (vec![11], 1));
+    assert!(driver.announcer.dead_producers().is_empty());
     assert_ne!(driver.activity(&old), driver.now_ns);
     assert_eq!(driver.activity(&new), driver.now_ns);
 }
@@ -244,16 +244,16 @@ fn a_stream_that_is_gone_or_refused_is_silent() {
     let mut driver = Driver::new(u64::MAX);
     let announce = driver.make(5, 10, 42);
     driver.put(&announce);
-    assert!(driver.beacons.remove(5));
-    assert!(!driver.beacons.remove(5));
+    assert!(driver.announcer.withdraw(5));
+    assert!(!driver.announcer.withdraw(5));
     driver.pass(PERIOD);
     assert!(driver.sent(9).is_empty());
     driver.put(&announce);
     let wrong = PoolAnnounce { epoch: 11, ..announce.clone() };
-    let refused = driver.beacons.put(&wrong, &driver.bases, false);
-    assert!(matches!(refused, Err(PutError::Region(e)) if e.reason() == "epoch"));
+    let refused = driver.announcer.announce(&wrong, &driver.bases, false);
+    assert!(matches!(refused, Err(AnnounceError::Region(e)) if e.reason() == "epoch"));
     driver.pass(PERIOD);
-    assert!(driver.sent(9).is_empty() && driver.beacons.is_empty());
+    assert!(driver.sent(9).is_empty() && driver.announcer.is_empty());
 }
 
 #[test]
@@ -261,9 +261,9 @@ fn the_end_leaves_nothing_and_takes_nothing_on() {
     let driver = Driver::new(u64::MAX);
     let announce = driver.make(5, 10, 42);
     driver.put(&announce);
-    driver.beacons.close();
-    assert!(driver.beacons.is_empty() && !driver.beacons.sends_announces());
-    assert!(matches!(driver.beacons.put(&announce, &driver.bases, false), Err(PutError::Closed)));
+    driver.announcer.close();
+    assert!(driver.announcer.is_empty() && !driver.announcer.sends_announces());
+    assert!(matches!(driver.announcer.announce(&announce, &driver.bases, false), Err(AnnounceError::Closed)));
     assert!(driver.sent(9).is_empty());
 }
 
@@ -273,9 +273,9 @@ fn a_thousand_turns_are_spread_over_the_period_and_each_comes_again_after_one() 
     for first in [1, 10_000, 4_000_000_000] {
         let mut rounds = [0; 500];
         for stream_id in first..first + 1000 {
-            let turn = next_turn(stream_id, now, PERIOD);
+            let turn = next_refresh_ns(stream_id, now, PERIOD);
             assert!(turn > now && turn <= now + PERIOD);
-            assert_eq!(next_turn(stream_id, turn, PERIOD), turn + PERIOD);
+            assert_eq!(next_refresh_ns(stream_id, turn, PERIOD), turn + PERIOD);
             rounds[((turn - now - 1) / (2 * MS)) as usize] += 1;
         }
         assert!(rounds.iter().all(|n| *n <= 4), "{rounds:?}");
