@@ -23,7 +23,7 @@ const FIRST_WORDS: Duration = Duration::from_millis(100);
 
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct MetadataEar {
-    ear: Arc<plane::MetadataEar>,
+    ear: Arc<plane::MetadataListener>,
     describe: Py<PyAny>,
     conductor: Py<Conductor>,
     id: u64,
@@ -41,7 +41,7 @@ impl MetadataEar {
         stream_id: i32,
         describe: Py<PyAny>,
     ) -> PyResult<Self> {
-        let ear = Arc::new(plane::MetadataEar::new(channel, stream_id));
+        let ear = Arc::new(plane::MetadataListener::new(channel, stream_id));
         let id = conductor.get().add(conductor.py(), ear.clone())?;
         Ok(Self {
             ear,
@@ -74,7 +74,7 @@ pub struct Shown {
 
 /// The metadata of one stream, as its consumer's frames see it.
 pub struct Known {
-    ear: Arc<plane::MetadataEar>,
+    ear: Arc<plane::MetadataListener>,
     stream_id: u32,
     describe: Py<PyAny>,
     shown: Mutex<Vec<Arc<Shown>>>,
@@ -86,7 +86,7 @@ pub struct Known {
 impl Known {
     pub fn new(ear: &Bound<'_, MetadataEar>, stream_id: u32) -> Self {
         let this = ear.get();
-        this.ear.remember(stream_id);
+        this.ear.subscribe(stream_id);
         let (ear, describe) = (this.ear.clone(), this.describe.clone_ref(ear.py()));
         Self {
             ear,
@@ -179,7 +179,7 @@ impl Known {
         let (whole, discarded) = self.ear.blob_counts(self.stream_id);
         let of_all = self.ear.counters();
         let dict = PyDict::new(py);
-        dict.set_item("heard", of_all.heard.load(Ordering::Relaxed))?;
+        dict.set_item("heard", of_all.received.load(Ordering::Relaxed))?;
         dict.set_item("foreign", of_all.foreign.load(Ordering::Relaxed))?;
         dict.set_item("malformed", of_all.malformed.load(Ordering::Relaxed))?;
         dict.set_item("blobs", whole)?;
@@ -192,7 +192,7 @@ impl Drop for Known {
     fn drop(&mut self) {
         // In a forked child the lock may be held by a thread that is not there.
         if self.fork_guard.is_owner() {
-            self.ear.forget(self.stream_id);
+            self.ear.unsubscribe(self.stream_id);
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::producer::Producer;
 
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Bulletin {
-    bulletin: Arc<plane::Bulletin>,
+    bulletin: Arc<plane::MetadataPublisher>,
     conductor: Py<Conductor>,
     id: u64,
     fork_guard: ForkGuard,
@@ -39,7 +39,7 @@ impl Bulletin {
         let py = producer.py();
         let (plane_producer, conductor) = producer.get().parts(py);
         let periods = Periods { attributes_ns: period_ns, blobs_ns: blob_period_ns };
-        let bulletin = Arc::new(plane::Bulletin::new(channel, stream_id, plane_producer, periods));
+        let bulletin = Arc::new(plane::MetadataPublisher::new(channel, stream_id, plane_producer, periods));
         let id = conductor.get().add(py, bulletin.clone())?;
         Ok(Self { bulletin, conductor, id, fork_guard: ForkGuard::current() })
     }

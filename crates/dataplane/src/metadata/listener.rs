@@ -20,7 +20,7 @@ const FRAGMENTS_A_ROUND: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub struct Counters {
-    pub heard: AtomicU64,
+    pub received: AtomicU64,
     /// Of streams that nobody consumes here, and what is no metadata at all.
     pub foreign: AtomicU64,
     pub malformed: AtomicU64,
@@ -43,14 +43,14 @@ struct State {
     closed: bool,
 }
 
-pub struct MetadataEar {
+pub struct MetadataListener {
     channel: String,
     stream_id: i32,
     state: Mutex<State>,
     counters: Counters,
 }
 
-impl MetadataEar {
+impl MetadataListener {
     pub fn new(channel: &str, stream_id: i32) -> Self {
         // Whoever sleeps here must not stall those who speak.
         let channel = untethered(channel);
@@ -70,11 +70,11 @@ impl MetadataEar {
     }
 
     /// From now on what is said of that stream is kept, until all who asked for it have gone.
-    pub fn remember(&self, stream_id: u32) {
+    pub fn subscribe(&self, stream_id: u32) {
         self.lock().streams.entry(stream_id).or_default().interested += 1;
     }
 
-    pub fn forget(&self, stream_id: u32) {
+    pub fn unsubscribe(&self, stream_id: u32) {
         let gone = {
             let mut state = self.lock();
             let Some(stream) = state.streams.get_mut(&stream_id) else { return };
@@ -92,7 +92,7 @@ impl MetadataEar {
 
     pub fn newest(&self, stream_id: u32) -> Option<Arc<MetadataVersion>> {
         let mut state = self.lock();
-        state.hear(&self.counters);
+        state.poll(&self.counters);
         state.streams.get(&stream_id)?.cache.newest().cloned()
     }
 
@@ -102,7 +102,7 @@ impl MetadataEar {
 
     pub fn blob(&self, stream_id: u32, blob_type: u32, of: Option<(u64, u32)>) -> Option<Arc<Blob>> {
         let mut state = self.lock();
-        state.hear(&self.counters);
+        state.poll(&self.counters);
         state.streams.get(&stream_id)?.blobs.newest(blob_type, of).cloned()
     }
 
@@ -114,19 +114,19 @@ impl MetadataEar {
         (stream.map_or(0, |s| s.blobs.completed()), Discard::ALL.iter().map(count).collect())
     }
 
-    fn find<T>(&self, stream_id: u32, look: impl Fn(&Stream) -> Option<T>) -> Option<T> {
+    fn find<T>(&self, stream_id: u32, read: impl Fn(&Stream) -> Option<T>) -> Option<T> {
         let mut state = self.lock();
-        let found = state.streams.get(&stream_id).and_then(&look);
-        if found.is_some() {
-            return found;
+        let value = state.streams.get(&stream_id).and_then(&read);
+        if value.is_some() {
+            return value;
         }
-        state.hear(&self.counters);
-        state.streams.get(&stream_id).and_then(look)
+        state.poll(&self.counters);
+        state.streams.get(&stream_id).and_then(read)
     }
 }
 
 impl State {
-    fn hear(&mut self, counters: &Counters) {
+    fn poll(&mut self, counters: &Counters) {
         let Self { subscription, assembler, fragment_filter, departures, streams, .. } = self;
         let (Some(subscription), Some(assembler)) = (subscription.get(), assembler) else { return };
         let gone = subscription.images().departures();
@@ -139,7 +139,7 @@ impl State {
         }
         let known: &HashMap<u32, Stream> = streams;
         let mut foreign = 0;
-        let mut whole: Vec<(i32, Vec<u8>)> = Vec::new();
+        let mut messages: Vec<(i32, Vec<u8>)> = Vec::new();
         assembler.poll_some(
             subscription,
             FRAGMENTS_A_ROUND,
@@ -150,13 +150,13 @@ impl State {
                     ours
                 })
             },
-            |bytes, header: Header| whole.push((header.session_id(), bytes.to_vec())),
+            |bytes, header: Header| messages.push((header.session_id(), bytes.to_vec())),
         );
         counters.foreign.fetch_add(foreign, Ordering::Relaxed);
-        for (session_id, bytes) in whole {
+        for (session_id, bytes) in messages {
             let stream = MetadataMessage::stream_of(&bytes).and_then(|id| streams.get_mut(&id));
-            let heard = stream.is_some_and(|s| s.on_message(session_id, MetadataMessage::decode(&bytes)));
-            let fate = if heard { &counters.heard } else { &counters.malformed };
+            let was_read = stream.is_some_and(|s| s.on_message(session_id, MetadataMessage::decode(&bytes)));
+            let fate = if was_read { &counters.received } else { &counters.malformed };
             fate.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -164,8 +164,8 @@ impl State {
 
 impl Stream {
     /// False for what cannot be read.
-    fn on_message(&mut self, session_id: i32, told: MetadataMessage<'_>) -> bool {
-        match told {
+    fn on_message(&mut self, session_id: i32, message: MetadataMessage<'_>) -> bool {
+        match message {
             MetadataMessage::Announce(m) => self.cache.on_announce(session_id, m),
             MetadataMessage::Meta(m) => self.cache.on_meta(session_id, m),
             MetadataMessage::BlobAnnounce(m) => {
@@ -179,7 +179,7 @@ impl Stream {
     }
 }
 
-impl Endpoint for MetadataEar {
+impl Endpoint for MetadataListener {
     fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let mut state = self.lock();
         if state.closed {
@@ -203,6 +203,6 @@ impl Endpoint for MetadataEar {
     }
 
     fn do_work(&self, _: &Tick<'_>) {
-        self.lock().hear(&self.counters);
+        self.lock().poll(&self.counters);
     }
 }

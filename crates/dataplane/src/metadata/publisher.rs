@@ -12,27 +12,28 @@ use crate::conductor::{Endpoint, Tick};
 use crate::producer::Producer;
 
 /// How often the epoch is looked at, for which the producer's lock is taken.
-const LOOK_NS: u64 = 20_000_000;
+const IDENTITY_CHECK_NS: u64 = 20_000_000;
 
 struct State {
     publication: Handle<Publication>,
     schedule: MetadataSchedule,
-    who: Option<ProducerIdentity>,
-    next_look_ns: u64,
+    identity: Option<ProducerIdentity>,
+    next_check_ns: u64,
     closed: bool,
 }
 
-pub struct Bulletin {
+pub struct MetadataPublisher {
     channel: String,
     stream_id: i32,
     producer: Arc<Producer>,
     state: Mutex<State>,
 }
 
-impl Bulletin {
+impl MetadataPublisher {
     pub fn new(channel: String, stream_id: i32, producer: Arc<Producer>, periods: Periods) -> Self {
         let schedule = MetadataSchedule::new(producer.stream_id(), periods);
-        let state = State { publication: Handle::None, schedule, who: None, next_look_ns: 0, closed: false };
+        let state =
+            State { publication: Handle::None, schedule, identity: None, next_check_ns: 0, closed: false };
         Self { channel, stream_id, producer, state: Mutex::new(state) }
     }
 
@@ -44,7 +45,7 @@ impl Bulletin {
     pub fn put(&self, announce: Vec<u8>, meta: Vec<u8>) -> bool {
         let mut state = self.lock();
         let put = state.schedule.put(announce, meta);
-        self.say(&mut state, monotonic_ns());
+        self.send_due(&mut state, monotonic_ns());
         put
     }
 
@@ -65,20 +66,20 @@ impl Bulletin {
         self.lock().publication.get().map(|p| p.max_message_length())
     }
 
-    fn say(&self, state: &mut State, now_ns: u64) {
-        let State { publication, schedule, who, next_look_ns, .. } = state;
+    fn send_due(&self, state: &mut State, now_ns: u64) {
+        let State { publication, schedule, identity, next_check_ns, .. } = state;
         let Some(publication) = publication.get().filter(|p| p.is_connected()) else { return };
-        if schedule.is_due(now_ns) || now_ns >= *next_look_ns {
-            *who = self.producer.identity();
-            *next_look_ns = now_ns + LOOK_NS;
+        if schedule.is_due(now_ns) || now_ns >= *next_check_ns {
+            *identity = self.producer.identity();
+            *next_check_ns = now_ns + IDENTITY_CHECK_NS;
         }
-        if let Some(who) = *who {
-            schedule.send_due(now_ns, who, &mut |message| publication.offer(message).is_ok());
+        if let Some(identity) = *identity {
+            schedule.send_due(now_ns, identity, &mut |message| publication.offer(message).is_ok());
         }
     }
 }
 
-impl Endpoint for Bulletin {
+impl Endpoint for MetadataPublisher {
     fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let mut state = self.lock();
         if state.closed {
@@ -110,6 +111,6 @@ impl Endpoint for Bulletin {
     }
 
     fn do_work(&self, tick: &Tick<'_>) {
-        self.say(&mut self.lock(), tick.now.monotonic_ns);
+        self.send_due(&mut self.lock(), tick.now.monotonic_ns);
     }
 }
