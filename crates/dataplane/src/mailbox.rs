@@ -32,7 +32,7 @@ pub struct Counters {
 }
 
 #[derive(Default)]
-struct Ear {
+struct FilteredSubscription {
     subscription: Handle<Subscription>,
     assembler: Option<Assembler>,
     fragment_filter: FragmentFilter,
@@ -50,7 +50,7 @@ pub struct Mailbox {
     channel: String,
     stream_id: i32,
     filter: TagFilter,
-    ear: Mutex<Ear>,
+    filtered: Mutex<FilteredSubscription>,
     kept: Mutex<Kept>,
     arrived: Condvar,
     counters: Counters,
@@ -62,7 +62,7 @@ impl Mailbox {
             channel,
             stream_id,
             filter,
-            ear: Mutex::default(),
+            filtered: Mutex::default(),
             kept: Mutex::default(),
             arrived: Condvar::new(),
             counters: Counters::default(),
@@ -93,11 +93,11 @@ impl Mailbox {
     }
 
     pub fn is_ready(&self) -> bool {
-        self.ear.lock().is_ok_and(|mut e| e.subscription.get().is_some())
+        self.filtered.lock().is_ok_and(|mut e| e.subscription.get().is_some())
     }
 
     pub fn is_connected(&self) -> bool {
-        self.ear.lock().is_ok_and(|mut e| e.subscription.get().is_some_and(|s| s.is_connected()))
+        self.filtered.lock().is_ok_and(|mut e| e.subscription.get().is_some_and(|s| s.is_connected()))
     }
 
     pub fn is_closed(&self) -> bool {
@@ -135,16 +135,16 @@ impl Mailbox {
 
 impl Endpoint for Mailbox {
     fn connect(&self, client: &Client) -> Result<(), AeronError> {
-        let Ok(mut ear) = self.ear.lock() else { return Ok(()) };
-        if ear.assembler.is_none() {
-            ear.assembler = Some(Assembler::new()?);
+        let Ok(mut filtered) = self.filtered.lock() else { return Ok(()) };
+        if filtered.assembler.is_none() {
+            filtered.assembler = Some(Assembler::new()?);
         }
-        ear.subscription.advance(|| client.add_subscription(&self.channel, self.stream_id))
+        filtered.subscription.advance(|| client.add_subscription(&self.channel, self.stream_id))
     }
 
     fn disconnect(&self) {
-        if let Ok(mut ear) = self.ear.lock() {
-            *ear = Ear::default();
+        if let Ok(mut filtered) = self.filtered.lock() {
+            *filtered = FilteredSubscription::default();
         }
     }
 
@@ -157,8 +157,8 @@ impl Endpoint for Mailbox {
     }
 
     fn do_work(&self, _: &Tick<'_>) {
-        let Ok(mut ear) = self.ear.lock() else { return };
-        let Ear { subscription, assembler, fragment_filter, departures } = &mut *ear;
+        let Ok(mut filtered) = self.filtered.lock() else { return };
+        let FilteredSubscription { subscription, assembler, fragment_filter, departures } = &mut *filtered;
         if let (Some(subscription), Some(assembler)) = (subscription.get(), assembler) {
             let gone = subscription.images().departures();
             if std::mem::replace(departures, gone) != gone {
@@ -169,8 +169,9 @@ impl Endpoint for Mailbox {
                     *assembler = fresh;
                 }
             }
-            let wanted = |bytes: &[u8], header: Header| fragment_filter.wants(header, || self.is_ours(bytes));
-            assembler.poll_some(subscription, FRAGMENTS_A_ROUND, wanted, |message, _| self.keep(message));
+            let is_wanted =
+                |bytes: &[u8], header: Header| fragment_filter.wants(header, || self.is_ours(bytes));
+            assembler.poll_some(subscription, FRAGMENTS_A_ROUND, is_wanted, |message, _| self.keep(message));
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::conductor::Endpoint;
 use crate::conductor::handle::Handle;
 
 /// A shared publication that comes back by itself after a media driver's death.
-pub struct ControlPublication {
+pub struct MessagePublication {
     channel: String,
     stream_id: i32,
     state: Mutex<Handle<Publication>>,
@@ -16,7 +16,7 @@ pub struct ControlPublication {
     closed: AtomicBool,
 }
 
-impl ControlPublication {
+impl MessagePublication {
     pub fn new(channel: String, stream_id: i32) -> Self {
         let (state, failure) = (Mutex::new(Handle::None), Mutex::default());
         Self { channel, stream_id, state, failure, closed: AtomicBool::new(false) }
@@ -51,7 +51,7 @@ impl ControlPublication {
     }
 }
 
-impl Endpoint for ControlPublication {
+impl Endpoint for MessagePublication {
     fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let Ok(mut state) = self.state.lock() else {
             return Ok(());
@@ -60,7 +60,7 @@ impl Endpoint for ControlPublication {
             return Ok(());
         }
         let result = state.advance(|| client.add_publication(&self.channel, self.stream_id));
-        remember(&self.failure, result)
+        record_failure(&self.failure, result)
     }
 
     fn disconnect(&self) {
@@ -75,7 +75,10 @@ impl Endpoint for ControlPublication {
     }
 }
 
-fn remember(failure: &Mutex<Option<AeronError>>, result: Result<(), AeronError>) -> Result<(), AeronError> {
+fn record_failure(
+    failure: &Mutex<Option<AeronError>>,
+    result: Result<(), AeronError>,
+) -> Result<(), AeronError> {
     if let Err(error) = &result
         && !error.is_temporary()
         && let Ok(mut failure) = failure.lock()
@@ -86,30 +89,30 @@ fn remember(failure: &Mutex<Option<AeronError>>, result: Result<(), AeronError>)
 }
 
 #[derive(Default)]
-struct Ear {
+struct AssembledSubscription {
     subscription: Handle<Subscription>,
     assembler: Option<Assembler>,
 }
 
 /// A subscription whose messages arrive whole, whatever their size.
-pub struct ControlSubscription {
+pub struct MessageSubscription {
     channel: String,
     stream_id: i32,
-    ear: Mutex<Ear>,
+    assembled: Mutex<AssembledSubscription>,
     failure: Mutex<Option<AeronError>>,
 }
 
-impl ControlSubscription {
+impl MessageSubscription {
     pub fn new(channel: String, stream_id: i32) -> Self {
-        Self { channel, stream_id, ear: Mutex::default(), failure: Mutex::default() }
+        Self { channel, stream_id, assembled: Mutex::default(), failure: Mutex::default() }
     }
 
     /// Hands up to `limit` fragments' worth of whole messages to `f`.
     pub fn poll(&self, limit: usize, mut f: impl FnMut(&[u8])) -> usize {
-        let Ok(mut ear) = self.ear.lock() else {
+        let Ok(mut assembled) = self.assembled.lock() else {
             return 0;
         };
-        let Ear { subscription, assembler } = &mut *ear;
+        let AssembledSubscription { subscription, assembler } = &mut *assembled;
         match (subscription.get(), assembler) {
             (Some(subscription), Some(assembler)) => assembler.poll(subscription, limit, |bytes, _| f(bytes)),
             _ => 0,
@@ -117,11 +120,11 @@ impl ControlSubscription {
     }
 
     pub fn is_connected(&self) -> bool {
-        self.ear.lock().is_ok_and(|mut e| e.subscription.get().is_some_and(|s| s.is_connected()))
+        self.assembled.lock().is_ok_and(|mut e| e.subscription.get().is_some_and(|s| s.is_connected()))
     }
 
     pub fn is_ready(&self) -> bool {
-        self.ear.lock().is_ok_and(|mut e| e.subscription.get().is_some())
+        self.assembled.lock().is_ok_and(|mut e| e.subscription.get().is_some())
     }
 
     pub fn failure(&self) -> Option<AeronError> {
@@ -129,24 +132,25 @@ impl ControlSubscription {
     }
 }
 
-impl Endpoint for ControlSubscription {
+impl Endpoint for MessageSubscription {
     fn connect(&self, client: &Client) -> Result<(), AeronError> {
-        let Ok(mut ear) = self.ear.lock() else {
+        let Ok(mut assembled) = self.assembled.lock() else {
             return Ok(());
         };
         if self.failure().is_some() {
             return Ok(());
         }
-        if ear.assembler.is_none() {
-            ear.assembler = Some(Assembler::new()?);
+        if assembled.assembler.is_none() {
+            assembled.assembler = Some(Assembler::new()?);
         }
-        let result = ear.subscription.advance(|| client.add_subscription(&self.channel, self.stream_id));
-        remember(&self.failure, result)
+        let result =
+            assembled.subscription.advance(|| client.add_subscription(&self.channel, self.stream_id));
+        record_failure(&self.failure, result)
     }
 
     fn disconnect(&self) {
-        if let Ok(mut ear) = self.ear.lock() {
-            *ear = Ear::default();
+        if let Ok(mut assembled) = self.assembled.lock() {
+            *assembled = AssembledSubscription::default();
         }
     }
 

@@ -13,7 +13,7 @@ use crate::errors;
 
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Publication {
-    publication: Arc<plane::ControlPublication>,
+    publication: Arc<plane::MessagePublication>,
     conductor: Py<Conductor>,
     id: u64,
     fork_guard: ForkGuard,
@@ -23,7 +23,7 @@ pub struct Publication {
 impl Publication {
     #[new]
     fn new(conductor: &Bound<'_, Conductor>, channel: String, stream_id: i32) -> PyResult<Self> {
-        let publication = Arc::new(plane::ControlPublication::new(channel, stream_id));
+        let publication = Arc::new(plane::MessagePublication::new(channel, stream_id));
         let id = conductor.get().add(conductor.py(), publication.clone())?;
         Ok(Self { publication, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
@@ -73,7 +73,7 @@ impl Publication {
 
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Subscription {
-    subscription: Arc<plane::ControlSubscription>,
+    subscription: Arc<plane::MessageSubscription>,
     conductor: Py<Conductor>,
     id: u64,
     fork_guard: ForkGuard,
@@ -83,7 +83,7 @@ pub struct Subscription {
 impl Subscription {
     #[new]
     fn new(conductor: &Bound<'_, Conductor>, channel: String, stream_id: i32) -> PyResult<Self> {
-        let subscription = Arc::new(plane::ControlSubscription::new(channel, stream_id));
+        let subscription = Arc::new(plane::MessageSubscription::new(channel, stream_id));
         let id = conductor.get().add(conductor.py(), subscription.clone())?;
         Ok(Self { subscription, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
