@@ -14,22 +14,22 @@ use crate::aeron::{AeronError, Client, Publication};
 use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
 use crate::consumer::Consumer;
-use crate::endpoint_counters::{Gauges, Shown};
+use crate::endpoint_counters::{CounterSpec, EndpointCounters};
 use crate::producer::Producer;
 
-const OF_A_CONSUMER: [Shown; 4] = [
-    Shown { name: "received", unit: "frames", grows: true },
-    Shown { name: "dropped", unit: "frames", grows: true },
-    Shown { name: "latency p50", unit: "ns", grows: false },
-    Shown { name: "latency p99", unit: "ns", grows: false },
+const CONSUMER_COUNTERS: [CounterSpec; 4] = [
+    CounterSpec { name: "received", unit: "frames", grows: true },
+    CounterSpec { name: "dropped", unit: "frames", grows: true },
+    CounterSpec { name: "latency p50", unit: "ns", grows: false },
+    CounterSpec { name: "latency p99", unit: "ns", grows: false },
 ];
-const OF_A_PRODUCER: [Shown; 2] = [
-    Shown { name: "published", unit: "frames", grows: true },
-    Shown { name: "unpublished", unit: "frames", grows: true },
+const PRODUCER_COUNTERS: [CounterSpec; 2] = [
+    CounterSpec { name: "published", unit: "frames", grows: true },
+    CounterSpec { name: "unpublished", unit: "frames", grows: true },
 ];
 
 /// Nothing is made from more streams than these.
-const MOST_SOURCES: usize = 64;
+const MAX_SOURCES: usize = 64;
 
 /// Of whom is told.
 pub enum Subject {
@@ -38,10 +38,10 @@ pub enum Subject {
 }
 
 impl Subject {
-    fn words(&self) -> (&'static str, u32, &'static [Shown]) {
+    fn describe(&self) -> (&'static str, u32, &'static [CounterSpec]) {
         match self {
-            Self::Consumer(consumer) => ("consumer", consumer.stream_id(), &OF_A_CONSUMER),
-            Self::Producer(producer) => ("producer", producer.stream_id(), &OF_A_PRODUCER),
+            Self::Consumer(consumer) => ("consumer", consumer.stream_id(), &CONSUMER_COUNTERS),
+            Self::Producer(producer) => ("producer", producer.stream_id(), &PRODUCER_COUNTERS),
         }
     }
 }
@@ -49,8 +49,8 @@ impl Subject {
 pub struct Config {
     /// Channel and stream id of the status stream; none: nothing is said there.
     pub status: Option<(String, i32)>,
-    pub tells_latency: bool,
-    pub tells_account: bool,
+    pub reports_latency: bool,
+    pub reports_status: bool,
     pub shows_counters: bool,
     /// How often a producer's counters are brought up to date; a consumer's follow its intervals.
     pub period_ns: u64,
@@ -58,9 +58,9 @@ pub struct Config {
 
 struct State {
     publication: Handle<Publication>,
-    gauges: Gauges,
+    endpoint_counters: EndpointCounters,
     /// The consumer's interval that was told of last.
-    report: u64,
+    reported_intervals: u64,
     next_ns: u64,
     is_closed: bool,
     /// Who it was last.
@@ -69,24 +69,24 @@ struct State {
     sources: Vec<u32>,
 }
 
-pub struct Reporter {
+pub struct StatusReporter {
     config: Config,
     subject: Subject,
     state: Mutex<State>,
 }
 
-impl Reporter {
+impl StatusReporter {
     pub fn new(config: Config, subject: Subject) -> Self {
-        let (role, stream_id, shown) = subject.words();
-        let gauges = if config.shows_counters {
-            Gauges::new(&format!("{role}/{stream_id}@{}", std::process::id()), shown)
+        let (role, stream_id, specs) = subject.describe();
+        let endpoint_counters = if config.shows_counters {
+            EndpointCounters::new(&format!("{role}/{stream_id}@{}", std::process::id()), specs)
         } else {
-            Gauges::default()
+            EndpointCounters::default()
         };
         let state = State {
             publication: Handle::None,
-            gauges,
-            report: 0,
+            endpoint_counters,
+            reported_intervals: 0,
             next_ns: 0,
             is_closed: false,
             last_id: None,
@@ -100,46 +100,46 @@ impl Reporter {
     }
 
     /// The producer's frames are made from those of that stream, too.
-    pub fn note_source(&self, stream_id: u32) {
+    pub fn add_source(&self, stream_id: u32) {
         let mut state = self.lock();
-        if state.sources.len() < MOST_SOURCES
-            && let Err(place) = state.sources.binary_search(&stream_id)
+        if state.sources.len() < MAX_SOURCES
+            && let Err(index) = state.sources.binary_search(&stream_id)
         {
-            state.sources.insert(place, stream_id);
+            state.sources.insert(index, stream_id);
         }
     }
 
-    fn tell_account(&self, state: &mut State, wall_ns: u64, is_final: bool) {
+    fn publish_status(&self, state: &mut State, wall_ns: u64, is_final: bool) {
         let Some(publication) =
-            state.publication.get().filter(|p| self.config.tells_account && p.is_connected())
+            state.publication.get().filter(|p| self.config.reports_status && p.is_connected())
         else {
             return;
         };
-        let account = match &self.subject {
+        let status = match &self.subject {
             Subject::Consumer(consumer) => consumer.status_json(&mut state.last_id, is_final),
             Subject::Producer(producer) => producer.status_json(&mut state.last_id, &state.sources, is_final),
         };
-        let (role, stream_id, _) = self.subject.words();
-        if let Some(account) = account {
+        let (role, stream_id, _) = self.subject.describe();
+        if let Some(status) = status {
             // Not taken, it is as good as old: the next one comes soon.
             let tag = format!("service:{role}:{stream_id}");
-            let _ = publication.offer(&event::encode_text(&tag, "account", &account, wall_ns));
+            let _ = publication.offer(&event::encode_text(&tag, "account", &status, wall_ns));
         }
     }
 
     fn report_consumer(&self, consumer: &Consumer, state: &mut State, tick: &Tick<'_>) {
         let counters = consumer.counters();
         let intervals = counters.latency.intervals();
-        if intervals == state.report {
+        if intervals == state.reported_intervals {
             return;
         }
-        state.report = intervals;
+        state.reported_intervals = intervals;
         let report = counters.latency.report();
         let received = counters.received.load(Ordering::Relaxed);
         let dropped = counters.drops.in_span();
-        state.gauges.set(&[received, dropped, report.last.p50, report.last.p99]);
+        state.endpoint_counters.set(&[received, dropped, report.last.p50, report.last.p99]);
         // Silence is no latency.
-        if self.config.tells_latency
+        if self.config.reports_latency
             && report.last.count > 0
             && let Some(publication) = state.publication.get().filter(|p| p.is_connected())
         {
@@ -148,7 +148,7 @@ impl Reporter {
             // Not taken, it is as good as old: the next one comes soon.
             let _ = publication.offer(&event::encode_text(&tag, "latency", &value, tick.now.realtime_ns));
         }
-        self.tell_account(state, tick.now.realtime_ns, false);
+        self.publish_status(state, tick.now.realtime_ns, false);
     }
 
     fn report_producer(&self, producer: &Producer, state: &mut State, tick: &Tick<'_>) {
@@ -159,8 +159,8 @@ impl Reporter {
         let c = producer.counters();
         let lost = [&c.back_pressured, &c.not_connected, &c.closed];
         let unpublished = lost.iter().map(|n| n.load(Ordering::Relaxed)).sum();
-        state.gauges.set(&[c.published.load(Ordering::Relaxed), unpublished]);
-        self.tell_account(state, tick.now.realtime_ns, false);
+        state.endpoint_counters.set(&[c.published.load(Ordering::Relaxed), unpublished]);
+        self.publish_status(state, tick.now.realtime_ns, false);
     }
 }
 
@@ -179,13 +179,13 @@ fn json(consumer: &Consumer, received: u64, dropped: u64, report: &LatencyReport
     )
 }
 
-impl Endpoint for Reporter {
+impl Endpoint for StatusReporter {
     fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let mut state = self.lock();
         if state.is_closed {
             return Ok(());
         }
-        state.gauges.advance(client);
+        state.endpoint_counters.advance(client);
         match &self.config.status {
             Some((channel, stream_id)) => {
                 state.publication.advance(|| client.add_publication(channel, *stream_id))
@@ -197,7 +197,7 @@ impl Endpoint for Reporter {
     fn disconnect(&self) {
         let mut state = self.lock();
         state.publication = Handle::None;
-        state.gauges.disconnect();
+        state.endpoint_counters.disconnect();
     }
 
     fn close(&self) {
@@ -205,7 +205,7 @@ impl Endpoint for Reporter {
             let mut state = self.lock();
             state.is_closed = true;
             // The last word: nothing is counted from here on.
-            self.tell_account(&mut state, realtime_ns(), true);
+            self.publish_status(&mut state, realtime_ns(), true);
         }
         self.disconnect();
     }

@@ -21,7 +21,7 @@ enum Told<'py> {
 
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Reporter {
-    inner: Arc<plane::Reporter>,
+    inner: Arc<plane::StatusReporter>,
     conductor: Py<Conductor>,
     id: u64,
     fork_guard: ForkGuard,
@@ -54,19 +54,19 @@ impl Reporter {
         };
         let config = plane::Config {
             status,
-            tells_latency: latency,
-            tells_account: account,
+            reports_latency: latency,
+            reports_status: account,
             shows_counters: counters,
             period_ns,
         };
-        let inner = Arc::new(plane::Reporter::new(config, subject));
+        let inner = Arc::new(plane::StatusReporter::new(config, subject));
         let id = conductor.get().add(py, inner.clone())?;
         Ok(Self { inner, conductor, id, fork_guard: ForkGuard::current() })
     }
 
     /// The producer's frames are made from those of that stream, too: told with its account.
     fn note_source(&self, stream_id: u32) {
-        self.inner.note_source(stream_id);
+        self.inner.add_source(stream_id);
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
