@@ -30,13 +30,13 @@ pub struct Row {
 
 /// The rows of one batch.
 #[derive(Debug, Default)]
-pub struct Table {
+pub struct RowTable {
     /// With the number of its spec.
     rows: Vec<(Row, Option<u32>)>,
     specs: Vec<TensorSpec>,
 }
 
-impl Table {
+impl RowTable {
     pub fn with_capacity(rows: usize) -> Self {
         Self { rows: Vec::with_capacity(rows), specs: Vec::new() }
     }
@@ -80,17 +80,17 @@ impl Table {
 }
 
 /// A stream on its way out: whose frames, and where their bytes are.
-pub struct Lane<'a> {
+pub struct ReplayStream<'a> {
     pub producer: &'a Producer,
-    pub table: &'a Table,
+    pub table: &'a RowTable,
     pub bytes: &'a [u8],
     /// Added to every timestamp, so that none runs backwards after a jump.
     pub shift_ns: u64,
 }
 
 /// Which lane's which row is next, and when, by the monotonic clock. All of one length.
-pub struct Score<'a> {
-    pub lane: &'a [u16],
+pub struct ReplayWindow<'a> {
+    pub stream: &'a [u16],
     pub row: &'a [u32],
     /// None: as fast as it goes.
     pub due_ns: Option<&'a [i64]>,
@@ -102,7 +102,7 @@ pub enum Stop {
     Done,
     Time,
     /// No lease or no media driver: they come back.
-    Away(usize),
+    NotReady(usize),
     /// The next frame is larger than every pool.
     NoPool(usize),
     Closed(usize),
@@ -111,7 +111,7 @@ pub enum Stop {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Played {
+pub struct ReplayResult {
     /// The first entry of the score that was not played.
     pub next: usize,
     pub stop: Stop,
@@ -123,44 +123,50 @@ pub struct Played {
 }
 
 /// Plays the score from `start` until it ends, something is in the way, or it is `until_ns`.
-pub fn play(lanes: &[Lane<'_>], score: &Score<'_>, start: usize, until_ns: u64) -> Played {
-    let mut played = Played { next: start, stop: Stop::Done, bytes: 0, unfit: 0, late: 0, late_max_ns: 0 };
-    let entries = score.lane.iter().zip(score.row).enumerate().skip(start);
-    for (number, (lane, row)) in entries {
-        let at = usize::from(*lane);
-        played.next = number;
-        let found = lanes.get(at).and_then(|lane| Some((lane, lane.table.rows.get(*row as usize)?)));
-        let Some((lane, (row, spec))) = found else {
-            played.stop = Stop::Misread(at);
-            return played;
+pub fn replay(
+    streams: &[ReplayStream<'_>],
+    window: &ReplayWindow<'_>,
+    start: usize,
+    until_ns: u64,
+) -> ReplayResult {
+    let mut result =
+        ReplayResult { next: start, stop: Stop::Done, bytes: 0, unfit: 0, late: 0, late_max_ns: 0 };
+    let entries = window.stream.iter().zip(window.row).enumerate().skip(start);
+    for (number, (stream, row)) in entries {
+        let at = usize::from(*stream);
+        result.next = number;
+        let entry = streams.get(at).and_then(|stream| Some((stream, stream.table.rows.get(*row as usize)?)));
+        let Some((stream, (row, spec))) = entry else {
+            result.stop = Stop::Misread(at);
+            return result;
         };
-        let due_ns = score.due_ns.map(|due| due[number].max(0) as u64);
+        let due_ns = window.due_ns.map(|due| due[number].max(0) as u64);
         if !wait(due_ns, until_ns) {
-            played.stop = Stop::Time;
-            return played;
+            result.stop = Stop::Time;
+            return result;
         }
-        let Some(spec) = spec.map(|spec| lane.table.specs[spec as usize]) else {
-            played.unfit += 1;
+        let Some(spec) = spec.map(|spec| stream.table.specs[spec as usize]) else {
+            result.unfit += 1;
             continue;
         };
         let end = row.at.saturating_add(row.len as usize);
-        let Some(payload) = lane.bytes.get(row.at..end) else {
-            played.stop = Stop::Misread(at);
-            return played;
+        let Some(payload) = stream.bytes.get(row.at..end) else {
+            result.stop = Stop::Misread(at);
+            return result;
         };
-        if let Err(stop) = publish(lane, at, row, spec, payload, until_ns) {
-            played.stop = stop;
-            return played;
+        if let Err(stop) = publish(stream, at, row, spec, payload, until_ns) {
+            result.stop = stop;
+            return result;
         }
-        played.bytes += u64::from(row.len);
+        result.bytes += u64::from(row.len);
         if let Some(due_ns) = due_ns {
             let late_ns = monotonic_ns().saturating_sub(due_ns);
-            played.late += u64::from(late_ns > LATE_NS);
-            played.late_max_ns = played.late_max_ns.max(late_ns);
+            result.late += u64::from(late_ns > LATE_NS);
+            result.late_max_ns = result.late_max_ns.max(late_ns);
         }
     }
-    played.next = score.lane.len();
-    played
+    result.next = window.stream.len();
+    result
 }
 
 /// Returns when it is time. False: that is not before `until_ns`.
@@ -182,7 +188,7 @@ fn wait(due_ns: Option<u64>, until_ns: u64) -> bool {
 
 #[inline]
 fn publish(
-    lane: &Lane<'_>,
+    stream: &ReplayStream<'_>,
     at: usize,
     row: &Row,
     spec: TensorSpec,
@@ -190,12 +196,12 @@ fn publish(
     until_ns: u64,
 ) -> Result<(), Stop> {
     let stamp = FrameStamp {
-        timestamp_ns: Some(row.timestamp_ns.wrapping_add(lane.shift_ns)),
+        timestamp_ns: Some(row.timestamp_ns.wrapping_add(stream.shift_ns)),
         meta_version: row.meta_version,
         trace_id: row.trace_id,
     };
     loop {
-        let offered = lane.producer.offer_blocking(spec, payload.len() as u64, stamp, |dst| {
+        let offered = stream.producer.offer_blocking(spec, payload.len() as u64, stamp, |dst| {
             // SAFETY: the slot holds as many bytes as were asked for, and the file is elsewhere.
             unsafe { copy::to_shared(dst, payload.as_ptr(), payload.len()) }
         });
@@ -203,7 +209,7 @@ fn publish(
             Ok(_) => return Ok(()),
             Err(BlockedOn::NoRoom) if monotonic_ns() >= until_ns => return Err(Stop::Time),
             Err(BlockedOn::NoRoom) => std::thread::sleep(NO_ROOM),
-            Err(BlockedOn::NotReady) => return Err(Stop::Away(at)),
+            Err(BlockedOn::NotReady) => return Err(Stop::NotReady(at)),
             Err(BlockedOn::NoPool) => return Err(Stop::NoPool(at)),
             Err(BlockedOn::Closed) => return Err(Stop::Closed(at)),
         }
@@ -223,7 +229,7 @@ mod tests {
     #[test]
     fn rows_that_are_alike_share_what_is_said_of_them() {
         let spec = |n: usize| TensorSpec::new(DTYPE_UINT8, MAJOR_ORDER_ROW, &[n]);
-        let mut table = Table::with_capacity(4);
+        let mut table = RowTable::with_capacity(4);
         for shape in [Some(4), Some(4), None, Some(5)] {
             table.push(row(0, 5, 0), shape.and_then(spec));
         }
@@ -236,11 +242,11 @@ mod tests {
     fn a_payload_that_changed_or_ends_elsewhere_is_damaged() {
         let bytes = b"0123456789";
         let crc = checksum::crc32c(&bytes[2..6]);
-        let mut table = Table::with_capacity(3);
+        let mut table = RowTable::with_capacity(3);
         assert!(table.is_empty());
         assert_eq!(table.extent(), 0..0);
-        for one in [row(2, 4, crc), row(3, 4, crc), row(8, 4, crc), row(10, 0, 0)] {
-            table.push(one, None);
+        for row_at in [row(2, 4, crc), row(3, 4, crc), row(8, 4, crc), row(10, 0, 0)] {
+            table.push(row_at, None);
         }
         assert_eq!(table.damaged(bytes), [1, 2]);
         assert_eq!(table.extent(), 2..12);

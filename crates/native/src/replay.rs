@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use tensorpool_core::os::prefetch;
 use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::layout::MAX_DIMS;
-use tensorpool_dataplane::replay::{Lane, Row, Score, Stop, Table, play};
+use tensorpool_dataplane::replay::{ReplayStream, ReplayWindow, Row, RowTable, Stop, replay};
 
 use crate::checksum::Held;
 use crate::producer::Producer;
@@ -15,7 +15,7 @@ use crate::producer::Producer;
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct ReplayRows {
     held: Held,
-    table: Table,
+    table: RowTable,
 }
 
 #[pymethods]
@@ -50,7 +50,7 @@ impl ReplayRows {
         if columns.iter().chain(&others).any(|rows| *rows != count) {
             return Err(PyValueError::new_err("columns differ in length"));
         }
-        let mut table = Table::with_capacity(count);
+        let mut table = RowTable::with_capacity(count);
         for i in 0..count {
             let start = usize::try_from(at[i]).unwrap_or(usize::MAX);
             let size = u32::try_from(len[i]).unwrap_or(u32::MAX);
@@ -125,20 +125,20 @@ pub fn play_rows<'py>(
         .zip(&lanes)
         .map(|(producer, (_, rows, shift_ns))| {
             let rows = rows.get();
-            Lane { producer, table: &rows.table, bytes: rows.held.bytes(), shift_ns: *shift_ns }
+            ReplayStream { producer, table: &rows.table, bytes: rows.held.bytes(), shift_ns: *shift_ns }
         })
         .collect();
-    let score = Score { lane, row, due_ns };
-    let played = py.detach(|| play(&parts, &score, start, until_ns));
-    let (stop, at) = match played.stop {
+    let window = ReplayWindow { stream: lane, row, due_ns };
+    let result = py.detach(|| replay(&parts, &window, start, until_ns));
+    let (stop, at) = match result.stop {
         Stop::Done => ("done", 0),
         Stop::Time => ("time", 0),
-        Stop::Away(at) => ("away", at),
+        Stop::NotReady(at) => ("away", at),
         Stop::NoPool(at) => ("no_pool", at),
         Stop::Closed(at) => ("closed", at),
         Stop::Misread(at) => {
-            return Err(PyValueError::new_err(format!("entry {} names no row of lane {at}", played.next)));
+            return Err(PyValueError::new_err(format!("entry {} names no row of lane {at}", result.next)));
         }
     };
-    Ok((played.next, stop, at, played.bytes, played.unfit, played.late, played.late_max_ns))
+    Ok((result.next, stop, at, result.bytes, result.unfit, result.late, result.late_max_ns))
 }
