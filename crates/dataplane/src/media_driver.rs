@@ -14,7 +14,7 @@ use rusteron_media_driver::bindings as c;
 use tensorpool_core::os::file_lock::{self, FileLock, LockError};
 use tensorpool_core::os::fork::ForkGuard;
 
-use crate::aeron::in_one_line;
+use crate::aeron::single_line;
 
 const MS: u64 = 1_000_000;
 
@@ -101,7 +101,7 @@ unsafe impl Sync for MediaDriver {}
 fn last_error() -> LaunchError {
     // SAFETY: returns a thread-local string.
     let text = unsafe { std::ffi::CStr::from_ptr(c::aeron_errmsg()) }.to_string_lossy();
-    LaunchError::Aeron(in_one_line(&text))
+    LaunchError::Aeron(single_line(&text))
 }
 
 fn checked(rc: c_int) -> Result<(), LaunchError> {

@@ -13,7 +13,7 @@ use super::images::{ImageWatch, on_image, on_image_gone};
 use super::publication::{ExclusivePublication, Publication};
 use super::request::Request;
 use super::subscription::Subscription;
-use super::{AeronError, c_string, checked, in_one_line};
+use super::{AeronError, c_string, checked, single_line};
 
 /// The errors Aeron reported on its own thread, newest last.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ unsafe extern "C" fn on_error(clientd: *mut c_void, code: c_int, message: *const
         if queue.len() == 32 {
             queue.pop_front();
         }
-        queue.push_back(AeronError { code, message: in_one_line(&text) });
+        queue.push_back(AeronError { code, message: single_line(&text) });
     }
 }
 
@@ -63,7 +63,7 @@ impl Client {
         // SAFETY: each call gets what the one before made; on failure what was made is closed.
         unsafe {
             checked(c::aeron_context_init(&raw mut context))?;
-            let made = (|| {
+            let handle = (|| {
                 checked(c::aeron_context_set_dir(context, dir.as_ptr()))?;
                 let sink = Arc::as_ptr(&errors).cast_mut().cast();
                 checked(c::aeron_context_set_error_handler(context, Some(on_error), sink))?;
@@ -76,7 +76,7 @@ impl Client {
                 checked(c::aeron_init(&raw mut client, context))?;
                 checked(c::aeron_start(client))
             })();
-            if let Err(error) = made {
+            if let Err(error) = handle {
                 if !client.is_null() {
                     c::aeron_close(client);
                 }
@@ -103,15 +103,20 @@ impl Client {
         stream_id: i32,
     ) -> Result<Pending<ExclusivePublication>, AeronError> {
         let channel = c_string(channel)?;
-        let mut asked = ptr::null_mut();
+        let mut registration = ptr::null_mut();
         // SAFETY: the client is alive; Aeron copies the channel.
         checked(unsafe {
-            c::aeron_async_add_exclusive_publication(&raw mut asked, self.ptr, channel.as_ptr(), stream_id)
+            c::aeron_async_add_exclusive_publication(
+                &raw mut registration,
+                self.ptr,
+                channel.as_ptr(),
+                stream_id,
+            )
         })?;
         let fork_guard = self.fork_guard;
         let request = Request {
             client: self.ptr,
-            asked,
+            registration,
             poll: c::aeron_async_add_exclusive_publication_poll,
             cancel: c::aeron_async_add_exclusive_publication_cancel,
             fork_guard,
@@ -121,15 +126,15 @@ impl Client {
 
     pub fn add_publication(&self, channel: &str, stream_id: i32) -> Result<Pending<Publication>, AeronError> {
         let channel = c_string(channel)?;
-        let mut asked = ptr::null_mut();
+        let mut registration = ptr::null_mut();
         // SAFETY: as above.
         checked(unsafe {
-            c::aeron_async_add_publication(&raw mut asked, self.ptr, channel.as_ptr(), stream_id)
+            c::aeron_async_add_publication(&raw mut registration, self.ptr, channel.as_ptr(), stream_id)
         })?;
         let fork_guard = self.fork_guard;
         let request = Request {
             client: self.ptr,
-            asked,
+            registration,
             poll: c::aeron_async_add_publication_poll,
             cancel: c::aeron_async_add_publication_cancel,
             fork_guard,
@@ -149,11 +154,11 @@ impl Client {
             all.push(watch.clone());
         }
         let clientd: *mut c_void = Arc::as_ptr(&watch).cast_mut().cast();
-        let mut asked = ptr::null_mut();
+        let mut registration = ptr::null_mut();
         // SAFETY: as above; the watch is kept until Aeron is done with the subscription.
         checked(unsafe {
             c::aeron_async_add_subscription(
-                &raw mut asked,
+                &raw mut registration,
                 self.ptr,
                 channel.as_ptr(),
                 stream_id,
@@ -166,7 +171,7 @@ impl Client {
         let fork_guard = self.fork_guard;
         let request = Request {
             client: self.ptr,
-            asked,
+            registration,
             poll: c::aeron_async_add_subscription_poll,
             cancel: c::aeron_async_add_subscription_cancel,
             fork_guard,
@@ -175,11 +180,11 @@ impl Client {
     }
 
     pub fn add_counter(&self, type_id: i32, label: &str) -> Result<Pending<Counter>, AeronError> {
-        let mut asked = ptr::null_mut();
+        let mut registration = ptr::null_mut();
         // SAFETY: the client is alive; Aeron copies as many bytes of the label as we say.
         checked(unsafe {
             c::aeron_async_add_counter(
-                &raw mut asked,
+                &raw mut registration,
                 self.ptr,
                 type_id,
                 ptr::null(),
@@ -191,7 +196,7 @@ impl Client {
         let fork_guard = self.fork_guard;
         let request = Request {
             client: self.ptr,
-            asked,
+            registration,
             poll: c::aeron_async_add_counter_poll,
             cancel: c::aeron_async_add_counter_cancel,
             fork_guard,
@@ -231,8 +236,8 @@ impl<F> AssertSend<F> {
 }
 
 impl<T: 'static> Pending<T> {
-    fn new<H: 'static>(mut request: Request<H>, made: impl Fn(*mut H) -> T + 'static) -> Self {
-        let mut poll = AssertSend(move || Ok(request.poll()?.map(&made)));
+    fn new<H: 'static>(mut request: Request<H>, handle: impl Fn(*mut H) -> T + 'static) -> Self {
+        let mut poll = AssertSend(move || Ok(request.poll()?.map(&handle)));
         Self(Box::new(move || poll.get()()))
     }
 

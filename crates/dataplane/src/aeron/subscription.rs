@@ -74,7 +74,7 @@ unsafe extern "C-unwind" fn fragment_while<F: FnMut(&[u8], Header) -> bool>(
     }
 }
 
-unsafe extern "C-unwind" fn look_and_leave(
+unsafe extern "C-unwind" fn peek(
     clientd: *mut c_void,
     _: *const u8,
     _: usize,
@@ -111,7 +111,7 @@ impl Subscription {
         let mut seen = false;
         // SAFETY: as in poll.
         unsafe {
-            c::aeron_subscription_controlled_poll(self.ptr, Some(look_and_leave), (&raw mut seen).cast(), 1);
+            c::aeron_subscription_controlled_poll(self.ptr, Some(peek), (&raw mut seen).cast(), 1);
         }
         seen
     }

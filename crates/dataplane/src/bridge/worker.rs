@@ -15,18 +15,18 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// `turn` says how much it did; after nothing the thread idles.
+    /// `do_work` says how much it did; after nothing the thread idles.
     pub fn start(
         name: &str,
         idle: Strategy,
-        mut turn: impl FnMut() -> usize + Send + 'static,
+        mut do_work: impl FnMut() -> usize + Send + 'static,
     ) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
+        let should_stop = stop.clone();
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let mut idling = Idle::new(idle);
-            while !told.load(Ordering::Relaxed) {
-                if turn() > 0 {
+            while !should_stop.load(Ordering::Relaxed) {
+                if do_work() > 0 {
                     idling = Idle::new(idle);
                 } else {
                     idling.idle();
