@@ -1,4 +1,4 @@
-//! `Beacons`: what a driver says and watches for its streams, off the interpreter.
+//! `StreamAnnouncer`: what a driver says and watches for its streams, off the interpreter.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use tensorpool_dataplane::conductor::Endpoint;
 use crate::conductor::Conductor;
 use crate::errors;
 
-#[pyclass(frozen, module = "tensorpool._native")]
-pub struct Beacons {
-    beacons: Arc<plane::StreamAnnouncer>,
+#[pyclass(name = "Beacons", frozen, module = "tensorpool._native")]
+pub struct StreamAnnouncer {
+    announcer: Arc<plane::StreamAnnouncer>,
     conductor: Py<Conductor>,
     id: u64,
     fork_guard: ForkGuard,
 }
 
 #[pymethods]
-impl Beacons {
+impl StreamAnnouncer {
     /// Announces and gives signs of life every `period_ns`, until `stall_ns` pass without a `beat`.
     #[new]
     #[pyo3(signature = (conductor, *, period_ns, stall_ns))]
@@ -33,14 +33,14 @@ impl Beacons {
         if period_ns == 0 || stall_ns == 0 {
             return Err(PyValueError::new_err("period_ns and stall_ns must be above 0"));
         }
-        let beacons = Arc::new(plane::StreamAnnouncer::new(plane::Config { period_ns, stall_ns }));
-        let id = conductor.get().add(conductor.py(), beacons.clone())?;
-        Ok(Self { beacons, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
+        let announcer = Arc::new(plane::StreamAnnouncer::new(plane::Config { period_ns, stall_ns }));
+        let id = conductor.get().add(conductor.py(), announcer.clone())?;
+        Ok(Self { announcer, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
     /// Takes the regions of a stream on in place of what was there. If that fails the stream is silent.
-    #[pyo3(signature = (*, stream_id, epoch, producer_id, nslots, header_uri, pools, base_dirs, lock_memory = false))]
-    fn put(
+    #[pyo3(name = "put", signature = (*, stream_id, epoch, producer_id, nslots, header_uri, pools, base_dirs, lock_memory = false))]
+    fn announce(
         &self,
         py: Python<'_>,
         stream_id: u32,
@@ -69,7 +69,7 @@ impl Beacons {
             header_uri,
         };
         let bases = AllowedBases::new(base_dirs)?;
-        py.detach(|| self.beacons.announce(&announce, &bases, lock_memory)).map_err(|error| match &error {
+        py.detach(|| self.announcer.announce(&announce, &bases, lock_memory)).map_err(|error| match &error {
             AnnounceError::Closed => errors::plain(py, "ClosedError", &error.to_string()),
             AnnounceError::Region(refused) | AnnounceError::Watch(RegionLockError::Refused(refused)) => {
                 errors::region(py, refused)
@@ -86,34 +86,37 @@ impl Beacons {
     }
 
     /// No more of that stream; False if there was none.
-    fn remove(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
+    #[pyo3(name = "remove")]
+    fn withdraw(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(py.detach(|| self.beacons.withdraw(stream_id)))
+        Ok(py.detach(|| self.announcer.withdraw(stream_id)))
     }
 
     /// The driver's duty cycle is alive.
-    fn beat(&self, py: Python<'_>) -> PyResult<()> {
+    #[pyo3(name = "beat")]
+    fn heartbeat(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
-        self.beacons.heartbeat();
+        self.announcer.heartbeat();
         Ok(())
     }
 
     /// (stream id, epoch) of each producer whose lock was seen held and is free now. Told once.
-    fn deaths(&self, py: Python<'_>) -> PyResult<Vec<(u32, u64)>> {
+    #[pyo3(name = "deaths")]
+    fn dead_producers(&self, py: Python<'_>) -> PyResult<Vec<(u32, u64)>> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(py.detach(|| self.beacons.dead_producers()))
+        Ok(py.detach(|| self.announcer.dead_producers()))
     }
 
     /// Makes every stream's announce due at once.
     fn announce_all(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
-        py.detach(|| self.beacons.announce_now());
+        py.detach(|| self.announcer.announce_now());
         Ok(())
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(py.detach(|| self.beacons.len()))
+        Ok(py.detach(|| self.announcer.len()))
     }
 
     /// Lets go of every stream.

@@ -44,14 +44,14 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<progress::Progress>()?;
     m.add_class::<mailbox::Mailbox>()?;
     m.add_class::<metadata::MetadataEar>()?;
-    m.add_class::<metadata_publisher::Bulletin>()?;
+    m.add_class::<metadata_publisher::MetadataPublisher>()?;
     m.add_class::<status_reporter::Reporter>()?;
     m.add_class::<messages::Publication>()?;
     m.add_class::<messages::Subscription>()?;
     m.add_class::<report_reader::ReportReader>()?;
     m.add_class::<counter::AeronCounter>()?;
     m.add_class::<shm::FileLock>()?;
-    m.add_class::<announcer::Beacons>()?;
+    m.add_class::<announcer::StreamAnnouncer>()?;
     m.add_class::<recorder::Recorder>()?;
     m.add_class::<recorder::Arena>()?;
     m.add_class::<replay::ReplayRows>()?;
