@@ -18,7 +18,7 @@ use tensorpool_dataplane::idle::Strategy;
 use crate::conductor::Conductor;
 use crate::errors;
 use crate::frame::Frame;
-use crate::metadata::{Known, MetadataEar, Origin};
+use crate::metadata::{MetadataListener, Origin, SourceMetadata};
 use crate::options::{self, LeaseTerms, Wishes};
 use crate::progress::{self, Progress};
 use crate::wait::{deadline, until};
@@ -98,7 +98,7 @@ impl Consumer {
         self.consumer.clone()
     }
 
-    fn known(&self, py: Python<'_>) -> PyResult<Option<&Known>> {
+    fn source_metadata(&self, py: Python<'_>) -> PyResult<Option<&SourceMetadata>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.origin.metadata.as_ref())
     }
@@ -125,7 +125,7 @@ impl Consumer {
         idle: &str,
         latest_only: bool,
         lease: Option<LeaseTerms>,
-        metadata: Option<&Bound<'_, MetadataEar>>,
+        metadata: Option<&Bound<'_, MetadataListener>>,
         fallback_uri: Option<String>,
         fallback_bytes: u64,
     ) -> PyResult<Self> {
@@ -147,7 +147,7 @@ impl Consumer {
         };
         let terms = lease.map(|l| l.terms(stream_id, Role::Consumer)).transpose()?;
         let consumer = Arc::new(plane::Consumer::new(config, wanted.wanted(), terms));
-        let metadata = metadata.map(|ear| Known::new(ear, stream_id));
+        let metadata = metadata.map(|listener| SourceMetadata::new(listener, stream_id));
         let origin = Arc::new(Origin { counters: consumer.counters().clone(), metadata });
         let id = conductor.get().add(conductor.py(), consumer.clone())?;
         Ok(Self {
@@ -328,13 +328,13 @@ impl Consumer {
 
     /// The attributes of the latest metadata version that was heard.
     fn newest_metadata(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let newest = self.known(py)?.map(|k| k.newest(py)).transpose()?.flatten();
+        let newest = self.source_metadata(py)?.map(|k| k.newest(py)).transpose()?.flatten();
         Ok(newest.map(|s| s.mapping.clone_ref(py)))
     }
 
     /// Name and summary of the source, as it announces itself.
     fn source(&self, py: Python<'_>) -> PyResult<Option<(String, String)>> {
-        Ok(self.known(py)?.and_then(Known::source).map(|s| (s.name, s.summary)))
+        Ok(self.source_metadata(py)?.and_then(SourceMetadata::source).map(|s| (s.name, s.summary)))
     }
 
     /// The latest blob of that type, or the latest by the given epoch and version; `exact`: of just that one.
@@ -346,12 +346,12 @@ impl Consumer {
         of: Option<(u64, u32)>,
         exact: bool,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        Ok(self.known(py)?.and_then(|k| k.blob(py, blob_type, of, exact)))
+        Ok(self.source_metadata(py)?.and_then(|k| k.blob(py, blob_type, of, exact)))
     }
 
     /// What was heard on the metadata stream, and what became of it.
     fn metadata_counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.known(py)?.map_or_else(|| Ok(PyDict::new(py)), |k| k.counters(py))
+        self.source_metadata(py)?.map_or_else(|| Ok(PyDict::new(py)), |k| k.counters(py))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {

@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyTuple};
 use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_dataplane::consumer as plane;
 
-use crate::metadata::{Origin, Shown};
+use crate::metadata::{MetadataView, Origin};
 use crate::{arrays, errors};
 
 #[pyclass(frozen, module = "tensorpool._native")]
@@ -62,13 +62,13 @@ impl Frame {
 
     /// What is known of its source.
     #[inline]
-    fn shown(&self, py: Python<'_>) -> PyResult<Option<Arc<Shown>>> {
+    fn shown(&self, py: Python<'_>) -> PyResult<Option<Arc<MetadataView>>> {
         let (epoch, version) = self.version();
-        self.origin.shown(py, epoch, version)
+        self.origin.view(py, epoch, version)
     }
 
     /// The version that says that its elements are others than the header has it.
-    fn extended(&self, py: Python<'_>) -> PyResult<Option<Arc<Shown>>> {
+    fn extended(&self, py: Python<'_>) -> PyResult<Option<Arc<MetadataView>>> {
         // A forked child has nobody to ask: there it is what the header says.
         if !self.fork_guard.is_owner() {
             return Ok(None);

@@ -43,9 +43,9 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<frame::Frame>()?;
     m.add_class::<progress::Progress>()?;
     m.add_class::<mailbox::Mailbox>()?;
-    m.add_class::<metadata::MetadataEar>()?;
+    m.add_class::<metadata::MetadataListener>()?;
     m.add_class::<metadata_publisher::MetadataPublisher>()?;
-    m.add_class::<status_reporter::Reporter>()?;
+    m.add_class::<status_reporter::StatusReporter>()?;
     m.add_class::<messages::Publication>()?;
     m.add_class::<messages::Subscription>()?;
     m.add_class::<report_reader::ReportReader>()?;

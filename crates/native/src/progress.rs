@@ -13,7 +13,7 @@ use tensorpool_core::wire::control::ProgressState;
 use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::consumer as plane;
 
-use crate::metadata::{Origin, Shown};
+use crate::metadata::{MetadataView, Origin};
 use crate::{arrays, errors};
 
 /// The unit by its word, the spec that declares it, and the bytes of one.
@@ -88,7 +88,7 @@ impl Progress {
     }
 
     /// The version that says that its elements are others than the header has it.
-    fn extended(&self, py: Python<'_>) -> PyResult<Option<Arc<Shown>>> {
+    fn extended(&self, py: Python<'_>) -> PyResult<Option<Arc<MetadataView>>> {
         if !self.fork_guard.is_owner() {
             return Ok(None);
         }

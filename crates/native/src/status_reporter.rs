@@ -1,4 +1,4 @@
-//! `Reporter`: what a producer or consumer tells those who watch, off the interpreter.
+//! `StatusReporter`: what a producer or consumer tells those who watch, off the interpreter.
 
 use std::sync::Arc;
 
@@ -14,28 +14,28 @@ use crate::producer::Producer;
 
 /// Of whom is told.
 #[derive(FromPyObject)]
-enum Told<'py> {
+enum ReportSubject<'py> {
     Consumer(Bound<'py, Consumer>),
     Producer(Bound<'py, Producer>),
 }
 
-#[pyclass(frozen, module = "tensorpool._native")]
-pub struct Reporter {
-    inner: Arc<plane::StatusReporter>,
+#[pyclass(name = "Reporter", frozen, module = "tensorpool._native")]
+pub struct StatusReporter {
+    reporter: Arc<plane::StatusReporter>,
     conductor: Py<Conductor>,
     id: u64,
     fork_guard: ForkGuard,
 }
 
 #[pymethods]
-impl Reporter {
+impl StatusReporter {
     /// `status`: channel and stream id on which is told what is: a consumer's latency, the account; `counters`:
     /// whether a few numbers stand among the media driver's.
     #[new]
     #[pyo3(signature = (of, *, status, latency, account, counters, period_ns))]
     fn new(
         py: Python<'_>,
-        of: Told<'_>,
+        of: ReportSubject<'_>,
         status: Option<(String, i32)>,
         latency: bool,
         account: bool,
@@ -43,11 +43,11 @@ impl Reporter {
         period_ns: u64,
     ) -> PyResult<Self> {
         let (subject, conductor) = match of {
-            Told::Consumer(consumer) => {
+            ReportSubject::Consumer(consumer) => {
                 let (consumer, conductor) = consumer.get().parts(py);
                 (Subject::Consumer(consumer), conductor)
             }
-            Told::Producer(producer) => {
+            ReportSubject::Producer(producer) => {
                 let (producer, conductor) = producer.get().parts(py);
                 (Subject::Producer(producer), conductor)
             }
@@ -59,14 +59,15 @@ impl Reporter {
             shows_counters: counters,
             period_ns,
         };
-        let inner = Arc::new(plane::StatusReporter::new(config, subject));
-        let id = conductor.get().add(py, inner.clone())?;
-        Ok(Self { inner, conductor, id, fork_guard: ForkGuard::current() })
+        let reporter = Arc::new(plane::StatusReporter::new(config, subject));
+        let id = conductor.get().add(py, reporter.clone())?;
+        Ok(Self { reporter, conductor, id, fork_guard: ForkGuard::current() })
     }
 
     /// The producer's frames are made from those of that stream, too: told with its account.
-    fn note_source(&self, stream_id: u32) {
-        self.inner.add_source(stream_id);
+    #[pyo3(name = "note_source")]
+    fn add_source(&self, stream_id: u32) {
+        self.reporter.add_source(stream_id);
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
