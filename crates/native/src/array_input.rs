@@ -45,7 +45,7 @@ impl Drop for Exported {
 }
 
 /// The memory of an offered object, ready to be copied without the interpreter.
-pub struct Source<'py> {
+pub struct ArrayInput<'py> {
     data: *const u8,
     pub spec: TensorSpec,
     pub values_len: u64,
@@ -55,7 +55,7 @@ pub struct Source<'py> {
     _buffer: Option<Exported>,
 }
 
-impl<'py> Source<'py> {
+impl<'py> ArrayInput<'py> {
     /// Numpy arrays directly; anything else by the buffer protocol, then by DLPack.
     /// With an `extension`, arrays of that type too, as its carrier.
     pub fn new(
@@ -65,7 +65,7 @@ impl<'py> Source<'py> {
     ) -> PyResult<Self> {
         let py = object.py();
         let dtype = dtype.filter(|d| !extension.is_some_and(|e| e.is_called(d)));
-        let wanted = dtype.map(|d| parse_dtype(py, d)).transpose()?;
+        let dtype_number = dtype.map(|d| parse_dtype(py, d)).transpose()?;
         if let Ok(array) = object.cast::<PyUntypedArray>() {
             // A plain array in nearly all cases; of its kinds only masked ones are more than their data.
             if !object.get_type().is(py.get_type::<PyUntypedArray>()) && object.hasattr("mask")? {
@@ -73,23 +73,23 @@ impl<'py> Source<'py> {
                     "a masked array would lose its mask; offer array.filled(...), or the mask as a stream of its own",
                 ));
             }
-            return Self::from_array(array, wanted, extension);
+            return Self::from_array(array, dtype_number, extension);
         }
         // SAFETY: only asks whether the type can export.
         if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 {
-            return match Self::from_buffer(object, wanted) {
-                Ok(source) => source.unambiguous(py, extension),
+            return match Self::from_buffer(object, dtype_number) {
+                Ok(input) => input.unambiguous(py, extension),
                 // A scalar of numpy's, whose type has a name there and no letter here.
                 Err(_) if object.hasattr("dtype")? => {
                     let array = py.import("numpy")?.call_method1("asarray", (object,))?;
-                    Self::from_array(array.cast::<PyUntypedArray>()?, wanted, extension)
+                    Self::from_array(array.cast::<PyUntypedArray>()?, dtype_number, extension)
                 }
                 Err(error) => Err(error),
             };
         }
         if object.hasattr("__dlpack__")? {
             let array = py.import("numpy")?.call_method1("from_dlpack", (object,))?;
-            return Self::from_array(array.cast::<PyUntypedArray>()?, wanted, extension);
+            return Self::from_array(array.cast::<PyUntypedArray>()?, dtype_number, extension);
         }
         Err(PyTypeError::new_err(format!(
             "cannot take a tensor from {}: offer a numpy array, or anything with the buffer protocol or DLPack",
@@ -99,7 +99,7 @@ impl<'py> Source<'py> {
 
     fn from_array(
         array: &Bound<'py, PyUntypedArray>,
-        wanted: Option<i16>,
+        dtype_number: Option<i16>,
         extension: Option<&Extension>,
     ) -> PyResult<Self> {
         let descr = array.dtype();
@@ -107,8 +107,8 @@ impl<'py> Source<'py> {
         let data = unsafe { (*array.as_array_ptr()).fields.data.cast_const().cast() };
         if let Some(dtype) = from_numpy(&descr) {
             let (shape, strides) = (array.shape(), array.strides());
-            let source = Self::build(array.as_any(), data, dtype, wanted, shape, strides, None)?;
-            return source.unambiguous(array.py(), extension);
+            let input = Self::build(array.as_any(), data, dtype, dtype_number, shape, strides, None)?;
+            return input.unambiguous(array.py(), extension);
         }
         let carried = extension.filter(|e| e.is(&descr));
         let extension = carried.ok_or_else(|| unsupported(array.py(), &descr.to_string()))?;
@@ -137,7 +137,7 @@ impl<'py> Source<'py> {
         }
     }
 
-    fn from_buffer(object: &Bound<'py, PyAny>, wanted: Option<i16>) -> PyResult<Self> {
+    fn from_buffer(object: &Bound<'py, PyAny>, dtype_number: Option<i16>) -> PyResult<Self> {
         let py = object.py();
         let mut view = Box::new(ffi::Py_buffer::new());
         // SAFETY: a fresh struct; on success it is released by Exported.
@@ -172,20 +172,20 @@ impl<'py> Source<'py> {
             }
         }
         let data = view.buf.cast_const().cast();
-        Self::build(object, data, dtype, wanted, &shape[..n], &strides[..n], Some(buffer))
+        Self::build(object, data, dtype, dtype_number, &shape[..n], &strides[..n], Some(buffer))
     }
 
     fn build(
         object: &Bound<'py, PyAny>,
         data: *const u8,
         dtype: i16,
-        wanted: Option<i16>,
+        dtype_number: Option<i16>,
         shape: &[usize],
         strides: &[isize],
         buffer: Option<Exported>,
     ) -> PyResult<Self> {
         let item = item_size(dtype).unwrap_or(1) as isize;
-        let dtype = match wanted {
+        let dtype = match dtype_number {
             None => dtype,
             Some(w) if w == dtype => dtype,
             Some(w) if item_size(w) == Some(1) && item == 1 => w,
@@ -337,11 +337,11 @@ unsafe fn copy_item(dst: *mut u8, src: *const u8, item: usize) {
     }
 }
 
-/// Copies `source` into `target` (both one contiguous run) with the very routine that fills slots:
+/// Copies `input` into `target` (both one contiguous run) with the very routine that fills slots:
 /// the bare copy that benchmarks compare with.
 #[pyfunction]
-pub fn copy_bytes(py: Python<'_>, target: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> PyResult<()> {
-    let from = Source::new(source, None, None)?;
+pub fn copy_bytes(py: Python<'_>, target: &Bound<'_, PyAny>, input: &Bound<'_, PyAny>) -> PyResult<()> {
+    let from = ArrayInput::new(input, None, None)?;
     if from.strided.is_some() {
         return Err(PyValueError::new_err("the source is not one run of bytes"));
     }

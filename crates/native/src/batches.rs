@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use tensorpool_core::recording::batch_scan::{Batch, BatchTemplate, PREFIX_BYTES, scan_alike};
 
-use crate::checksum::Held;
+use crate::checksum::PinnedBuffer;
 
 /// `BatchPlace`: start, body, end, rows, first and last sequence, where the tables of columns and of buffers are in
 /// the data, and where the first batch is that describes its tensors as this one does.
@@ -33,8 +33,8 @@ pub fn batches_like(
         seq,
         sources,
     };
-    let held = Held::new(data)?;
-    let bytes = held.bytes();
+    let pinned = PinnedBuffer::new(data)?;
+    let bytes = pinned.bytes();
     let found = py.detach(|| scan_alike(bytes, model, &shape));
     let place = |b: &Batch| {
         let metadata = b.start + PREFIX_BYTES;

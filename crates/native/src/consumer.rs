@@ -19,7 +19,7 @@ use crate::conductor::Conductor;
 use crate::errors;
 use crate::frame::Frame;
 use crate::metadata::{MetadataListener, Origin, SourceMetadata};
-use crate::options::{self, LeaseTerms, Wishes};
+use crate::options::{self, ConsumerOptions, LeaseParameters};
 use crate::progress::{self, Progress};
 use crate::wait::{deadline, until};
 
@@ -121,10 +121,10 @@ impl Consumer {
         max_outstanding_seq_gap: u64,
         freshness_ns: u64,
         hello_period_ns: u64,
-        wanted: Wishes,
+        wanted: ConsumerOptions,
         idle: &str,
         latest_only: bool,
-        lease: Option<LeaseTerms>,
+        lease: Option<LeaseParameters>,
         metadata: Option<&Bound<'_, MetadataListener>>,
         fallback_uri: Option<String>,
         fallback_bytes: u64,
@@ -145,8 +145,8 @@ impl Consumer {
                 idle,
             },
         };
-        let terms = lease.map(|l| l.terms(stream_id, Role::Consumer)).transpose()?;
-        let consumer = Arc::new(plane::Consumer::new(config, wanted.wanted(), terms));
+        let lease_options = lease.map(|l| l.options(stream_id, Role::Consumer)).transpose()?;
+        let consumer = Arc::new(plane::Consumer::new(config, wanted.request(), lease_options));
         let metadata = metadata.map(|listener| SourceMetadata::new(listener, stream_id));
         let origin = Arc::new(Origin { counters: consumer.counters().clone(), metadata });
         let id = conductor.get().add(conductor.py(), consumer.clone())?;
@@ -200,7 +200,7 @@ impl Consumer {
     /// Who it is to its producer, and how its descriptors come.
     fn standing<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
-        let standing = options::standing(py, &self.consumer.consumer_state())?;
+        let standing = options::consumer_state(py, &self.consumer.consumer_state())?;
         standing.set_item("progress_on_own", self.consumer.reads_progress().1)?;
         Ok(standing)
     }

@@ -38,7 +38,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<media_driver::MediaDriver>()?;
     m.add_class::<producer::Producer>()?;
     m.add_class::<slot::Slot>()?;
-    m.add_class::<offer_result::Offered>()?;
+    m.add_class::<offer_result::OfferResult>()?;
     m.add_class::<consumer::Consumer>()?;
     m.add_class::<frame::Frame>()?;
     m.add_class::<progress::Progress>()?;

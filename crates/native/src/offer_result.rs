@@ -5,35 +5,35 @@ use tensorpool_dataplane::producer as plane;
 use tensorpool_dataplane::producer::Outcome;
 
 /// What became of an offered frame. True if it was published.
-#[pyclass(frozen, module = "tensorpool._native")]
-pub struct Offered {
-    offered: plane::OfferResult,
+#[pyclass(name = "Offered", frozen, module = "tensorpool._native")]
+pub struct OfferResult {
+    result: plane::OfferResult,
 }
 
-impl Offered {
-    pub fn new(offered: plane::OfferResult) -> Self {
-        Self { offered }
+impl OfferResult {
+    pub fn new(result: plane::OfferResult) -> Self {
+        Self { result }
     }
 }
 
 #[pymethods]
-impl Offered {
+impl OfferResult {
     #[getter]
     fn outcome(&self) -> &'static str {
-        self.offered.outcome.as_str()
+        self.result.outcome.as_str()
     }
 
     #[getter]
     fn seq(&self) -> Option<u64> {
-        self.offered.seq
+        self.result.seq
     }
 
     fn __bool__(&self) -> bool {
-        self.offered.outcome == Outcome::Published
+        self.result.outcome == Outcome::Published
     }
 
     fn __repr__(&self) -> String {
-        match self.offered.seq {
+        match self.result.seq {
             Some(seq) => format!("<Offered {} seq={seq}>", self.outcome()),
             None => format!("<Offered {}>", self.outcome()),
         }

@@ -18,7 +18,7 @@ type Range = (String, u32, u32);
 
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub struct Wishes {
+pub struct ConsumerOptions {
     rate_limited: bool,
     max_rate_hz: u32,
     supports_progress: bool,
@@ -29,8 +29,8 @@ pub struct Wishes {
     control: Option<Range>,
 }
 
-impl Wishes {
-    pub fn wanted(self) -> ConsumerRequest {
+impl ConsumerOptions {
+    pub fn request(self) -> ConsumerRequest {
         let proposal = |range: Option<Range>| {
             range.map(|(channel, first, last)| StreamProposal { channel, first, last })
         };
@@ -51,7 +51,7 @@ impl Wishes {
 
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub struct Grants {
+pub struct GrantOptions {
     channels: Vec<String>,
     descriptor_ids: (u32, u32),
     control_ids: (u32, u32),
@@ -60,7 +60,7 @@ pub struct Grants {
     progress_bytes: u32,
 }
 
-impl Grants {
+impl GrantOptions {
     pub fn progress_limits(&self) -> ProgressLimits {
         ProgressLimits { interval_us: self.progress_interval_us, bytes_delta: self.progress_bytes }
     }
@@ -75,29 +75,29 @@ impl Grants {
     }
 }
 
-pub fn standing<'py>(py: Python<'py>, standing: &ConsumerState) -> PyResult<Bound<'py, PyDict>> {
+pub fn consumer_state<'py>(py: Python<'py>, state: &ConsumerState) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("consumer_id", standing.consumer_id)?;
-    let mode = match standing.mode {
+    dict.set_item("consumer_id", state.consumer_id)?;
+    let mode = match state.mode {
         Mode::Stream => "stream",
         Mode::RateLimited => "rate_limited",
     };
     dict.set_item("mode", mode)?;
-    let lane = standing.descriptors.as_ref().map(|l| (l.channel.as_str(), l.stream_id));
-    dict.set_item("descriptors", lane)?;
-    dict.set_item("on_own", standing.on_per_consumer)?;
-    let control = standing.control.as_ref().map(|l| (l.channel.as_str(), l.stream_id));
+    let descriptors = state.descriptors.as_ref().map(|l| (l.channel.as_str(), l.stream_id));
+    dict.set_item("descriptors", descriptors)?;
+    dict.set_item("on_own", state.on_per_consumer)?;
+    let control = state.control.as_ref().map(|l| (l.channel.as_str(), l.stream_id));
     dict.set_item("control", control)?;
-    dict.set_item("phase", standing.phase.map(Phase::as_str))?;
-    dict.set_item("fallback_uri", standing.fallback_uri.as_deref())?;
-    dict.set_item("declined", standing.declined)?;
+    dict.set_item("phase", state.phase.map(Phase::as_str))?;
+    dict.set_item("fallback_uri", state.fallback_uri.as_deref())?;
+    dict.set_item("declined", state.declined)?;
     Ok(dict)
 }
 
 /// Handed over as a dict.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub struct LeaseTerms {
+pub struct LeaseParameters {
     may_create: bool,
     require_hugepages: bool,
     revision: u8,
@@ -107,8 +107,8 @@ pub struct LeaseTerms {
     retry_ns: u64,
 }
 
-impl LeaseTerms {
-    pub fn terms(self, stream_id: u32, role: Role) -> PyResult<LeaseOptions> {
+impl LeaseParameters {
+    pub fn options(self, stream_id: u32, role: Role) -> PyResult<LeaseOptions> {
         let revision = match self.revision {
             1 => Revision::First,
             2 => Revision::Second,

@@ -16,13 +16,13 @@ use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::producer as plane;
 use tensorpool_dataplane::producer::{FrameStamp, Outcome};
 
-use crate::array_input::{self, Source};
+use crate::array_input::{self, ArrayInput};
 use crate::arrays;
 use crate::conductor::Conductor;
 use crate::errors;
 use crate::extension::{Declared, Extension, Given};
-use crate::offer_result::Offered;
-use crate::options::{self, Grants, LeaseTerms};
+use crate::offer_result::OfferResult;
+use crate::options::{self, GrantOptions, LeaseParameters};
 use crate::progress::{self, Meter};
 use crate::slot::Slot;
 
@@ -89,7 +89,7 @@ impl Producer {
 /// Regions that this process made, handed over as a dict.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct OwnRegions {
+struct OwnedRegions {
     producer_id: u32,
     epoch: u64,
     nslots: u32,
@@ -98,7 +98,7 @@ struct OwnRegions {
     base_dirs: Vec<String>,
 }
 
-impl OwnRegions {
+impl OwnedRegions {
     fn announce(self, stream_id: u32) -> PoolAnnounce {
         let nslots = self.nslots;
         PoolAnnounce {
@@ -134,9 +134,9 @@ impl Producer {
         prefault: bool,
         announce_period_ns: u64,
         qos_period_ns: u64,
-        grants: Grants,
-        own: Option<OwnRegions>,
-        lease: Option<LeaseTerms>,
+        grants: GrantOptions,
+        own: Option<OwnedRegions>,
+        lease: Option<LeaseParameters>,
     ) -> PyResult<Self> {
         let py = conductor.py();
         let (control_channel, control_stream_id) = conductor.get().control();
@@ -164,7 +164,7 @@ impl Producer {
                 let config = plane::Config { announce: Some(regions), ..config };
                 py.detach(|| plane::Producer::new(config, Arc::new(mapping)))
             }
-            (None, Some(lease)) => plane::Producer::leased(config, lease.terms(stream_id, Role::Producer)?),
+            (None, Some(lease)) => plane::Producer::leased(config, lease.options(stream_id, Role::Producer)?),
             _ => return Err(PyValueError::new_err("a producer has either regions of its own or a lease")),
         };
         let producer = Arc::new(producer);
@@ -207,24 +207,24 @@ impl Producer {
         dtype: Option<&Bound<'py, PyAny>>,
         meta_version: Option<u32>,
         trace_id: u64,
-    ) -> PyResult<Offered> {
+    ) -> PyResult<OfferResult> {
         let py = slf.py();
         let this = slf.get();
         errors::check_fork(py, this.fork_guard)?;
         let (mut version, extension) = this.declared.now();
-        let source = match Source::new(array, dtype, extension.as_deref()) {
-            Ok(source) => source,
+        let input = match ArrayInput::new(array, dtype, extension.as_deref()) {
+            Ok(input) => input,
             Err(error) => {
                 if !Self::declare(slf, &error, None)? {
                     return Err(error);
                 }
                 let (later, extension) = this.declared.now();
                 version = later;
-                Source::new(array, dtype, extension.as_deref())?
+                ArrayInput::new(array, dtype, extension.as_deref())?
             }
         };
         let tags = FrameStamp { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
-        let (memory, spec, len) = (source.memory(), source.spec, source.values_len);
+        let (memory, spec, len) = (input.memory(), input.spec, input.values_len);
         // SAFETY: the source is held, and offer hands out a slot of at least `len` bytes.
         let fill = |dst| unsafe { memory.copy_to(dst) };
         let at_once = if len <= KEEPS_INTERPRETER_BYTES {
@@ -233,7 +233,7 @@ impl Producer {
             None
         };
         let offered = at_once.unwrap_or_else(|| py.detach(|| this.producer.offer(spec, len, tags, fill)));
-        Ok(Offered::new(offered))
+        Ok(OfferResult::new(offered))
     }
 
     /// A slot to write into. Raises ClaimRefused where an offer would be dropped.

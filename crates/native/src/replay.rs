@@ -8,13 +8,13 @@ use tensorpool_core::shm::tensor::TensorSpec;
 use tensorpool_core::wire::layout::MAX_DIMS;
 use tensorpool_dataplane::replay::{ReplayStream, ReplayWindow, Row, RowTable, Stop, replay};
 
-use crate::checksum::Held;
+use crate::checksum::PinnedBuffer;
 use crate::producer::Producer;
 
 /// The rows of one batch of a recording, ready to be played. Holds the memory that their payloads lie in.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct ReplayRows {
-    held: Held,
+    pinned: PinnedBuffer,
     table: RowTable,
 }
 
@@ -37,8 +37,8 @@ impl ReplayRows {
         meta_version: PyReadonlyArray1<'_, u32>,
         trace_id: PyReadonlyArray1<'_, u64>,
     ) -> PyResult<Self> {
-        let held = Held::new(arena)?;
-        let room = held.bytes().len();
+        let pinned = PinnedBuffer::new(arena)?;
+        let room = pinned.bytes().len();
         let (at, len, crc32c) = (payload_at.as_slice()?, payload_bytes.as_slice()?, crc32c.as_slice()?);
         let (dtype, order, ndims) = (dtype.as_slice()?, major_order.as_slice()?, ndims.as_slice()?);
         let (dims, strides) = (dims.as_slice()?, strides.as_slice()?);
@@ -74,7 +74,7 @@ impl ReplayRows {
             };
             table.push(row, spec);
         }
-        Ok(Self { held, table })
+        Ok(Self { pinned, table })
     }
 
     fn __len__(&self) -> usize {
@@ -83,13 +83,13 @@ impl ReplayRows {
 
     /// Rows whose payload is not what was written. Reads all of them, so that they are in memory afterwards.
     fn damaged(&self, py: Python<'_>) -> Vec<u32> {
-        py.detach(|| self.table.damaged(self.held.bytes()))
+        py.detach(|| self.table.damaged(self.pinned.bytes()))
     }
 
     /// Brings the payloads into memory, and their pages into the page table, as far as the system can.
     fn fetch(&self, py: Python<'_>) {
         py.detach(|| {
-            let bytes = self.held.bytes();
+            let bytes = self.pinned.bytes();
             if let Some(part) = bytes.get(self.table.extent()) {
                 prefetch::prefetch(part);
             }
@@ -125,7 +125,7 @@ pub fn play_rows<'py>(
         .zip(&lanes)
         .map(|(producer, (_, rows, shift_ns))| {
             let rows = rows.get();
-            ReplayStream { producer, table: &rows.table, bytes: rows.held.bytes(), shift_ns: *shift_ns }
+            ReplayStream { producer, table: &rows.table, bytes: rows.pinned.bytes(), shift_ns: *shift_ns }
         })
         .collect();
     let window = ReplayWindow { stream: lane, row, due_ns };

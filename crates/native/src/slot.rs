@@ -14,7 +14,7 @@ use tensorpool_dataplane::producer::FrameStamp;
 use crate::arrays;
 use crate::errors;
 use crate::extension::Extension;
-use crate::offer_result::Offered;
+use crate::offer_result::OfferResult;
 use crate::progress::Meter;
 
 /// Keeps a mapping alive for the arrays that look into it.
@@ -120,9 +120,9 @@ impl Slot {
 
     /// What became of the frame; None while the slot is open or after it was abandoned.
     #[getter]
-    fn result(&self, py: Python<'_>) -> PyResult<Option<Offered>> {
+    fn result(&self, py: Python<'_>) -> PyResult<Option<OfferResult>> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(self.state().result.map(Offered::new))
+        Ok(self.state().result.map(OfferResult::new))
     }
 
     /// So many more rows, columns or bytes are in place: told to those who want to know, not too often.
@@ -149,12 +149,12 @@ impl Slot {
         Ok(())
     }
 
-    fn commit(&self, py: Python<'_>) -> PyResult<Offered> {
+    fn commit(&self, py: Python<'_>) -> PyResult<OfferResult> {
         let claim = self.end(py)?.ok_or_else(|| ended(py))?;
         let tags = self.state().tags;
         let offered = py.detach(|| self.producer.commit_claim(&claim, tags));
         self.state().result = Some(offered);
-        Ok(Offered::new(offered))
+        Ok(OfferResult::new(offered))
     }
 
     fn abandon(&self, py: Python<'_>) -> PyResult<()> {
