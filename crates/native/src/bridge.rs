@@ -104,8 +104,9 @@ impl BridgeSender {
     }
 
     /// The announce of that epoch has gone out: its frames may follow.
-    fn announced(&self, py: Python<'_>, stream_id: u32, epoch: u64) -> PyResult<()> {
-        self.source(py, stream_id)?.announced(epoch);
+    #[pyo3(name = "announced")]
+    fn on_announce(&self, py: Python<'_>, stream_id: u32, epoch: u64) -> PyResult<()> {
+        self.source(py, stream_id)?.on_announce(epoch);
         Ok(())
     }
 
@@ -132,20 +133,22 @@ impl BridgeSender {
 
     /// Where it stands with a stream: the sessions of this run, how far the last of them is, and the frames of the
     /// stream that were sent up to there. None while there is no publication.
-    fn place(&self, py: Python<'_>, stream_id: u32) -> PyResult<Option<(Vec<i32>, i64, u64)>> {
+    #[pyo3(name = "place")]
+    fn position(&self, py: Python<'_>, stream_id: u32) -> PyResult<Option<(Vec<i32>, i64, u64)>> {
         let source = self.source(py, stream_id)?;
         Ok(py.detach(|| self.sender.position_of(&source)).map(|p| (p.sessions, p.position, p.sent)))
     }
 
     /// Frames sent, their bytes, and those that were not; of all streams.
-    fn sums(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+    #[pyo3(name = "sums")]
+    fn totals(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.sender.totals()))
     }
 
     /// Bytes of payload in the first chunk of a frame and in the others; None while there is no publication.
-    #[getter]
-    fn slices(&self, py: Python<'_>) -> PyResult<Option<(u32, u32)>> {
+    #[getter(slices)]
+    fn chunk_sizes(&self, py: Python<'_>) -> PyResult<Option<(u32, u32)>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.sender.chunk_sizes()).map(|s| (s.first, s.rest)))
     }
@@ -227,7 +230,13 @@ impl BridgeReceiver {
     }
 
     /// A producer that nothing was written with: frames go there from now on.
-    fn give(&self, py: Python<'_>, stream_id: u32, producer: &Bound<'_, Producer>) -> PyResult<()> {
+    #[pyo3(name = "give")]
+    fn set_destination(
+        &self,
+        py: Python<'_>,
+        stream_id: u32,
+        producer: &Bound<'_, Producer>,
+    ) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         let (plane, _) = producer.get().parts(py);
         if py.detach(|| self.receiver.set_destination(stream_id, plane)) {
@@ -238,41 +247,44 @@ impl BridgeReceiver {
     }
 
     /// Takes the producer away again: nothing is written with it when this returns.
-    fn take(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
+    #[pyo3(name = "take")]
+    fn clear_destination(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.clear_destination(stream_id)))
     }
 
     /// Streams of the source that have no destination at the moment.
-    fn wanting(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
+    #[pyo3(name = "wanting")]
+    fn without_destination(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.without_destination()))
     }
 
     /// How a mapping stands: what its source announced, and what became of its frames.
-    fn standing<'py>(&self, py: Python<'py>, stream_id: u32) -> PyResult<Bound<'py, PyDict>> {
+    #[pyo3(name = "standing")]
+    fn state<'py>(&self, py: Python<'py>, stream_id: u32) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
-        let standing = py.detach(|| self.receiver.state_of(stream_id)).ok_or_else(|| unmapped(stream_id))?;
+        let state = py.detach(|| self.receiver.state_of(stream_id)).ok_or_else(|| unmapped(stream_id))?;
         let dict = PyDict::new(py);
-        let announced = standing.announced;
+        let announced = state.announced;
         dict.set_item("epoch", announced.as_ref().map(|a| a.epoch))?;
         dict.set_item("nslots", announced.as_ref().map(|a| a.nslots))?;
         let pools =
             announced.map(|a| a.pools.iter().map(|p| (p.pool_id, p.stride_bytes)).collect::<Vec<_>>());
         dict.set_item("pools", pools.unwrap_or_default())?;
-        dict.set_item("has_destination", standing.has_destination)?;
-        dict.set_item("seen", standing.seen)?;
-        let counters = &standing.counters;
+        dict.set_item("has_destination", state.has_destination)?;
+        dict.set_item("seen", state.seen)?;
+        let counters = &state.counters;
         for (name, value) in [
             ("delivered", counters.delivered),
             ("bytes", counters.bytes),
             ("chunks", counters.chunks),
             ("span", counters.span),
             ("turned_away", counters.turned_away),
-            ("announces", standing.announces),
-            ("announces_ignored", standing.announces_ignored),
-            ("progress_said", standing.progress_sent),
-            ("progress_dropped", standing.progress_dropped),
+            ("announces", state.announces),
+            ("announces_ignored", state.announces_ignored),
+            ("progress_said", state.progress_sent),
+            ("progress_dropped", state.progress_dropped),
         ] {
             dict.set_item(name, value)?;
         }
@@ -294,15 +306,15 @@ impl BridgeReceiver {
         sessions: Vec<i32>,
     ) -> PyResult<(u64, u64, Bound<'py, PyDict>, bool)> {
         errors::check_fork(py, self.fork_guard)?;
-        let found = py.detach(|| self.receiver.received(stream_id, &sessions));
-        let (counts, is_all) = found.ok_or_else(|| unmapped(stream_id))?;
+        let result = py.detach(|| self.receiver.received(stream_id, &sessions));
+        let (counts, is_all) = result.ok_or_else(|| unmapped(stream_id))?;
         Ok((counts.delivered, counts.turned_away, losses(py, &counts.lost)?, is_all))
     }
 
     /// The same up to a place in one session, or up to its beginning. None: not all before it was read yet; or it
     /// is too long ago, and a later place has to be asked for.
-    #[pyo3(signature = (stream_id, session, position = None))]
-    fn cut<'py>(
+    #[pyo3(name = "cut", signature = (stream_id, session, position = None))]
+    fn ledger_start<'py>(
         &self,
         py: Python<'py>,
         stream_id: u32,
@@ -310,8 +322,8 @@ impl BridgeReceiver {
         position: Option<i64>,
     ) -> PyResult<Option<(u64, u64, Bound<'py, PyDict>)>> {
         errors::check_fork(py, self.fork_guard)?;
-        let found = py.detach(|| self.receiver.ledger_start(stream_id, session, position));
-        match found.ok_or_else(|| unmapped(stream_id))? {
+        let result = py.detach(|| self.receiver.ledger_start(stream_id, session, position));
+        match result.ok_or_else(|| unmapped(stream_id))? {
             LedgerStart::At(counts) => {
                 Ok(Some((counts.delivered, counts.turned_away, losses(py, &counts.lost)?)))
             }
@@ -320,31 +332,33 @@ impl BridgeReceiver {
     }
 
     /// Frames delivered, their bytes, and those of which chunks came and no frame; of all streams.
-    fn sums(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+    #[pyo3(name = "sums")]
+    fn totals(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.totals()))
     }
 
     /// Messages on the payload stream that could not be used.
-    fn refused<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    #[pyo3(name = "refused")]
+    fn rejected<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
-        let (faults, unmapped, fragments, words) = py.detach(|| self.receiver.rejected());
+        let (faults, unmapped, fragments, messages) = py.detach(|| self.receiver.rejected());
         let dict = PyDict::new(py);
         for fault in Fault::ALL {
             dict.set_item(fault.as_str(), faults[*fault as usize])?;
         }
         dict.set_item("unmapped", unmapped)?;
         dict.set_item("fragments", fragments)?;
-        dict.set_item("words_overflowed", words)?;
+        dict.set_item("words_overflowed", messages)?;
         Ok(dict)
     }
 
     /// Messages of the control stream that are neither announces nor progress.
-    #[pyo3(signature = (limit = 64))]
-    fn words<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
+    #[pyo3(name = "words", signature = (limit = 64))]
+    fn poll_messages<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
         errors::check_fork(py, self.fork_guard)?;
-        let words = py.detach(|| self.receiver.poll_messages(limit));
-        PyList::new(py, words.iter().map(|word| PyBytes::new(py, word)))
+        let messages = py.detach(|| self.receiver.poll_messages(limit));
+        PyList::new(py, messages.iter().map(|message| PyBytes::new(py, message)))
     }
 
     #[getter]
@@ -368,11 +382,12 @@ impl BridgeReceiver {
 }
 
 /// A channel and a stream there.
-type Place = (String, i32);
+type ChannelStream = (String, i32);
 
 /// The parts of a `bridge://` address: its id, channel and stream of payloads and of control, the source's stream.
 #[pyfunction]
-pub fn parse_fallback(text: &str) -> PyResult<(String, Place, Place, u32)> {
+#[pyo3(name = "parse_fallback")]
+pub fn parse_fallback_uri(text: &str) -> PyResult<(String, ChannelStream, ChannelStream, u32)> {
     let uri = FallbackUri::parse(text).map_err(PyValueError::new_err)?;
     Ok((uri.instance_id, uri.payload, uri.control, uri.stream_id))
 }

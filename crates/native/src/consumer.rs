@@ -25,7 +25,7 @@ use crate::wait::{deadline, until};
 
 thread_local! {
     /// Where a poll puts its frames; reused, so that polling allocates nothing of its own.
-    static TAKEN: RefCell<Vec<plane::Frame>> = const { RefCell::new(Vec::new()) };
+    static FRAME_BUFFER: RefCell<Vec<plane::Frame>> = const { RefCell::new(Vec::new()) };
 }
 
 #[pyclass(frozen, subclass, module = "tensorpool._native")]
@@ -41,7 +41,7 @@ pub struct Consumer {
 
 impl Consumer {
     fn take(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<plane::Frame>> {
-        let mut frames = TAKEN.with_borrow_mut(std::mem::take);
+        let mut frames = FRAME_BUFFER.with_borrow_mut(std::mem::take);
         frames.clear();
         // What is there is taken at once: giving the interpreter away and back takes longer. Who finds
         // nothing lets other threads go on before the next look.
@@ -49,9 +49,9 @@ impl Consumer {
             py.detach(|| self.consumer.poll(limit, &mut frames));
         }
         if frames.is_empty()
-            && let Err(error) = self.tell_refusal(py)
+            && let Err(error) = self.raise_refusal(py)
         {
-            give_back(frames);
+            recycle(frames);
             return Err(error);
         }
         Ok(frames)
@@ -60,13 +60,13 @@ impl Consumer {
     fn newest(&self, py: Python<'_>) -> PyResult<Option<plane::Frame>> {
         let frame = py.detach(|| self.consumer.latest());
         if frame.is_none() {
-            self.tell_refusal(py)?;
+            self.raise_refusal(py)?;
         }
         Ok(frame)
     }
 
     /// Raises the refusal that nobody has heard of yet.
-    fn tell_refusal(&self, py: Python<'_>) -> PyResult<()> {
+    fn raise_refusal(&self, py: Python<'_>) -> PyResult<()> {
         match self.consumer.take_refused() {
             Some(r) => Err(errors::refused(py, &r.message, r.reason, &r.uri)),
             None => Ok(()),
@@ -74,13 +74,13 @@ impl Consumer {
     }
 
     /// One frame if there is one now.
-    fn try_one(&self, py: Python<'_>) -> PyResult<Option<plane::Frame>> {
+    fn try_poll_one(&self, py: Python<'_>) -> PyResult<Option<plane::Frame>> {
         if self.latest_only {
             return self.newest(py);
         }
         let frame = self.consumer.try_poll_one().or_else(|| py.detach(|| self.consumer.poll_one()));
         if frame.is_none() {
-            self.tell_refusal(py)?;
+            self.raise_refusal(py)?;
         }
         Ok(frame)
     }
@@ -104,9 +104,9 @@ impl Consumer {
     }
 }
 
-fn give_back(mut frames: Vec<plane::Frame>) {
+fn recycle(mut frames: Vec<plane::Frame>) {
     frames.clear();
-    TAKEN.with_borrow_mut(|kept| *kept = frames);
+    FRAME_BUFFER.with_borrow_mut(|kept| *kept = frames);
 }
 
 #[pymethods]
@@ -198,11 +198,12 @@ impl Consumer {
     }
 
     /// Who it is to its producer, and how its descriptors come.
-    fn standing<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    #[pyo3(name = "standing")]
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
-        let standing = options::consumer_state(py, &self.consumer.consumer_state())?;
-        standing.set_item("progress_on_own", self.consumer.reads_progress().1)?;
-        Ok(standing)
+        let state = options::consumer_state(py, &self.consumer.consumer_state())?;
+        state.set_item("progress_on_own", self.consumer.reads_progress().1)?;
+        Ok(state)
     }
 
     /// How the lease stands; None without a driver.
@@ -225,7 +226,7 @@ impl Consumer {
         for frame in frames.drain(..) {
             list.append(Bound::new(py, self.frame(frame))?)?;
         }
-        give_back(frames);
+        recycle(frames);
         Ok(list)
     }
 
@@ -240,7 +241,7 @@ impl Consumer {
         errors::check_fork(py, self.fork_guard)?;
         let deadline = deadline(timeout)?;
         loop {
-            if let Some(frame) = self.try_one(py)? {
+            if let Some(frame) = self.try_poll_one(py)? {
                 return Ok(Some(self.frame(frame)));
             }
             match self.wait_until(py, deadline)? {
@@ -271,7 +272,7 @@ impl Consumer {
     /// What is new of frames that are still filling.
     #[pyo3(signature = (limit = 64))]
     fn poll_progress(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<Progress>> {
-        self.check_follows(py)?;
+        self.check_reads_progress(py)?;
         let mut parts = Vec::new();
         py.detach(|| self.consumer.poll_progress(limit, &mut parts));
         Ok(parts.into_iter().map(|part| Progress::new(part, self.origin.clone(), self.fork_guard)).collect())
@@ -280,7 +281,7 @@ impl Consumer {
     /// Waits for something that `poll_progress` may give; False on timeout or close.
     #[pyo3(signature = (timeout = None))]
     fn wait_progress(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        self.check_follows(py)?;
+        self.check_reads_progress(py)?;
         let waited = until(py, deadline(timeout)?, |left| self.consumer.wait_progress(left, self.idle))?;
         Ok(matches!(waited, Waited::Ready))
     }
@@ -314,7 +315,8 @@ impl Consumer {
     }
 
     /// How long frames took to get here: over the whole life, and over the last interval.
-    fn latency_figures<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    #[pyo3(name = "latency_figures")]
+    fn latency_summary<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
         let report = py.detach(|| self.consumer.counters().latency.report());
         let dict = PyDict::new(py);
@@ -366,7 +368,7 @@ impl Consumer {
         until(py, deadline, |left| self.consumer.wait(left, self.idle))
     }
 
-    fn check_follows(&self, py: Python<'_>) -> PyResult<()> {
+    fn check_reads_progress(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         if self.consumer.reads_progress().0 {
             return Ok(());

@@ -80,7 +80,7 @@ type Reading<'py> = (i32, i32, i64, String, Bound<'py, PyBytes>);
 #[pyfunction]
 pub fn read_counters<'py>(py: Python<'py>, aeron_dir: String) -> PyResult<Vec<Reading<'py>>> {
     match py.detach(|| aeron::read_counters(&aeron_dir)) {
-        Ok(found) => Ok(found
+        Ok(counters) => Ok(counters
             .into_iter()
             .map(|c| (c.id, c.type_id, c.value, c.label, PyBytes::new(py, &c.key)))
             .collect()),

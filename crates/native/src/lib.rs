@@ -70,13 +70,13 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(shm::parse_region_uri, m)?)?;
     m.add_function(wrap_pyfunction!(shm::sanitize_user, m)?)?;
     m.add_function(wrap_pyfunction!(array_input::copy_bytes, m)?)?;
-    m.add_function(wrap_pyfunction!(batches::batches_like, m)?)?;
+    m.add_function(wrap_pyfunction!(batches::scan_batches, m)?)?;
     m.add_function(wrap_pyfunction!(checksum::crc32c, m)?)?;
     m.add_function(wrap_pyfunction!(checksum::crc32c_each, m)?)?;
-    m.add_function(wrap_pyfunction!(replay::play_rows, m)?)?;
+    m.add_function(wrap_pyfunction!(replay::replay_rows, m)?)?;
     m.add_function(wrap_pyfunction!(consumer::drop_reasons, m)?)?;
     m.add_function(wrap_pyfunction!(recorder::recorder_reasons, m)?)?;
     m.add_function(wrap_pyfunction!(bridge::bridge_reasons, m)?)?;
-    m.add_function(wrap_pyfunction!(bridge::parse_fallback, m)?)?;
+    m.add_function(wrap_pyfunction!(bridge::parse_fallback_uri, m)?)?;
     Ok(())
 }

@@ -44,7 +44,7 @@ impl Producer {
     }
 
     /// What does the work, for another part of this process.
-    pub fn check_fork(&self, py: Python<'_>) -> PyResult<Arc<plane::Producer>> {
+    pub fn plane(&self, py: Python<'_>) -> PyResult<Arc<plane::Producer>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.producer.clone())
     }
@@ -223,17 +223,17 @@ impl Producer {
                 ArrayInput::new(array, dtype, extension.as_deref())?
             }
         };
-        let tags = FrameStamp { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
+        let stamp = FrameStamp { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
         let (memory, spec, len) = (input.memory(), input.spec, input.values_len);
         // SAFETY: the source is held, and offer hands out a slot of at least `len` bytes.
         let fill = |dst| unsafe { memory.copy_to(dst) };
-        let at_once = if len <= KEEPS_INTERPRETER_BYTES {
-            this.producer.try_offer(spec, len, tags, fill)
+        let immediate = if len <= KEEPS_INTERPRETER_BYTES {
+            this.producer.try_offer(spec, len, stamp, fill)
         } else {
             None
         };
-        let offered = at_once.unwrap_or_else(|| py.detach(|| this.producer.offer(spec, len, tags, fill)));
-        Ok(OfferResult::new(offered))
+        let result = immediate.unwrap_or_else(|| py.detach(|| this.producer.offer(spec, len, stamp, fill)));
+        Ok(OfferResult::new(result))
     }
 
     /// A slot to write into. Raises ClaimRefused where an offer would be dropped.
@@ -269,15 +269,15 @@ impl Producer {
         }
         let spec = arrays::spec(dtype, major_order, &shape[..n])?;
         let len = spec.values_len().ok_or_else(|| PyValueError::new_err("the tensor is too large"))?;
-        let told = progress.map(|unit| progress::told_in(spec, unit)).transpose()?;
-        let tags = FrameStamp { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
-        let claim = match told {
+        let in_unit = progress.map(|unit| progress::in_unit(spec, unit)).transpose()?;
+        let stamp = FrameStamp { timestamp_ns, meta_version: meta_version.unwrap_or(version), trace_id };
+        let claim = match in_unit {
             None => py.detach(|| this.producer.claim(spec, len)),
             Some((spec, stride, _)) => {
-                py.detach(|| this.producer.claim_with_progress(spec, len, stride, tags))
+                py.detach(|| this.producer.claim_with_progress(spec, len, stride, stamp))
             }
         };
-        let meter = told.map(|(spec, stride, unit)| Meter::new(unit, stride, &spec, len));
+        let meter = in_unit.map(|(spec, stride, unit)| Meter::new(unit, stride, &spec, len));
         let claim = claim.map_err(|outcome| {
             let message = match outcome {
                 Outcome::NoPool => {
@@ -293,7 +293,7 @@ impl Producer {
             };
             errors::raise(py, "ClaimRefused", &message, |f| f.set_item("outcome", outcome.as_str()))
         })?;
-        Ok(Slot::new(this.producer.clone(), claim, spec, tags, meter, extension, this.fork_guard))
+        Ok(Slot::new(this.producer.clone(), claim, spec, stamp, meter, extension, this.fork_guard))
     }
 
     #[getter]
@@ -356,8 +356,8 @@ impl Producer {
     }
 
     /// Whether someone wants to hear of frames that are still filling, and can be told.
-    #[getter]
-    fn has_listeners(&self, py: Python<'_>) -> PyResult<bool> {
+    #[getter(has_listeners)]
+    fn has_progress_consumers(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.producer.has_progress_consumers())
     }

@@ -17,8 +17,8 @@ use crate::metadata::{MetadataView, Origin};
 use crate::{arrays, errors};
 
 /// The unit by its word, the spec that declares it, and the bytes of one.
-pub fn told_in(spec: TensorSpec, word: &str) -> PyResult<(TensorSpec, u32, Unit)> {
-    let (unit, remedy) = match word {
+pub fn in_unit(spec: TensorSpec, unit_name: &str) -> PyResult<(TensorSpec, u32, Unit)> {
+    let (unit, remedy) = match unit_name {
         "rows" => (Unit::Rows, "rows follow one another only in order \"C\""),
         "columns" => {
             (Unit::Columns, "columns follow one another only in order \"F\", with 2 dimensions at most")
@@ -30,8 +30,9 @@ pub fn told_in(spec: TensorSpec, word: &str) -> PyResult<(TensorSpec, u32, Unit)
             )));
         }
     };
-    let told = spec.with_progress_unit(unit);
-    let (spec, stride) = told.ok_or_else(|| PyValueError::new_err(format!("progress {word:?}: {remedy}")))?;
+    let in_unit = spec.with_progress_unit(unit);
+    let (spec, stride) =
+        in_unit.ok_or_else(|| PyValueError::new_err(format!("progress {unit_name:?}: {remedy}")))?;
     Ok((spec, stride, unit))
 }
 
@@ -41,18 +42,18 @@ pub struct Meter {
     /// How many units there are, and how many of them are filled.
     units: u64,
     filled: u64,
-    word: &'static str,
+    unit_name: &'static str,
 }
 
 impl Meter {
     pub fn new(unit: Unit, stride: u32, spec: &TensorSpec, len: u64) -> Self {
         let dim = spec.dims[filled::outermost(spec.major_order, spec.ndims)] as u64;
-        let (unit_bytes, units, word) = match unit {
+        let (unit_bytes, units, unit_name) = match unit {
             Unit::Bytes => (1, len, "bytes"),
             Unit::Rows => (u64::from(stride), dim, "rows"),
             Unit::Columns => (u64::from(stride), dim, "columns"),
         };
-        Self { unit_bytes, units, filled: 0, word }
+        Self { unit_bytes, units, filled: 0, unit_name }
     }
 
     pub fn filled(&self) -> u64 {
@@ -61,13 +62,14 @@ impl Meter {
 
     /// The bytes that are in place once `units` are.
     pub fn raise_to(&mut self, units: u64) -> PyResult<u64> {
-        let Self { filled, word, .. } = *self;
+        let Self { filled, unit_name, .. } = *self;
         if units > self.units {
-            let message = format!("{units} {word} are filled, and the slot has only {}", self.units);
+            let message = format!("{units} {unit_name} are filled, and the slot has only {}", self.units);
             return Err(PyValueError::new_err(message));
         }
         if units < filled {
-            let message = format!("{units} {word} are filled, and before it were {filled}: report the total");
+            let message =
+                format!("{units} {unit_name} are filled, and before it were {filled}: report the total");
             return Err(PyValueError::new_err(message));
         }
         self.filled = units;
@@ -92,7 +94,7 @@ impl Progress {
         if !self.fork_guard.is_owner() {
             return Ok(None);
         }
-        let info = &self.part.located.info;
+        let info = &self.part.slot_ref.info;
         self.origin.extended(py, self.part.mapping.epoch, info.meta_version, &info.tensor)
     }
 
@@ -101,8 +103,8 @@ impl Progress {
         self.part.filled_slices.filter(|w| w.axis == axis).map(|w| w.count)
     }
 
-    fn holds(&self) -> bool {
-        self.part.mapping.still_belongs(self.part.located.seq)
+    fn is_unchanged(&self) -> bool {
+        self.part.mapping.still_belongs(self.part.slot_ref.seq)
     }
 }
 
@@ -120,7 +122,7 @@ impl Progress {
 
     #[getter]
     fn seq(&self) -> u64 {
-        self.part.located.seq
+        self.part.slot_ref.seq
     }
 
     #[getter]
@@ -141,13 +143,13 @@ impl Progress {
     /// The bytes that the frame will have.
     #[getter]
     fn nbytes(&self) -> u32 {
-        self.part.located.info.values_len_bytes
+        self.part.slot_ref.info.values_len_bytes
     }
 
     /// The shape that the frame will have.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let shape = self.part.located.info.tensor.shape();
+        let shape = self.part.slot_ref.info.tensor.shape();
         let extended = self.extended(py)?;
         let is_pair = extended.as_ref().and_then(|s| s.extension.as_ref()).is_some_and(|e| e.pair);
         PyTuple::new(py, if is_pair { &shape[..shape.len() - 1] } else { shape })
@@ -158,21 +160,21 @@ impl Progress {
         let extended = self.extended(py)?;
         Ok(match extended.as_ref().and_then(|s| s.extension.as_ref()) {
             Some(extension) => extension.name().to_owned().into(),
-            None => arrays::dtype_name(self.part.located.info.tensor.dtype).into(),
+            None => arrays::dtype_name(self.part.slot_ref.info.tensor.dtype).into(),
         })
     }
 
     /// Whole rows that may be read; None for a frame that does not fill row by row.
     #[getter]
     fn rows(&self) -> Option<i32> {
-        let is_row_major = self.part.located.info.tensor.major_order == MAJOR_ORDER_ROW;
+        let is_row_major = self.part.slot_ref.info.tensor.major_order == MAJOR_ORDER_ROW;
         self.along(0).filter(|_| is_row_major)
     }
 
     /// Whole columns that may be read; None for a frame that does not fill column by column.
     #[getter]
     fn columns(&self) -> Option<i32> {
-        let tensor = &self.part.located.info.tensor;
+        let tensor = &self.part.slot_ref.info.tensor;
         self.along(1).filter(|_| tensor.ndims == 2 && tensor.major_order == MAJOR_ORDER_COLUMN)
     }
 
@@ -182,7 +184,7 @@ impl Progress {
         let this = slf.get();
         errors::check_fork(slf.py(), this.fork_guard)?;
         let part = &this.part;
-        let tensor = &part.located.info.tensor;
+        let tensor = &part.slot_ref.info.tensor;
         let n = usize::from(tensor.ndims);
         let mut shape = tensor.dims;
         match part.filled_slices {
@@ -190,7 +192,7 @@ impl Progress {
             // Nothing of it is known to be there.
             None => shape[filled::outermost(tensor.major_order, tensor.ndims)] = 0,
         }
-        let data = part.mapping.payload(part.located.pool, part.located.seq);
+        let data = part.mapping.payload(part.slot_ref.pool, part.slot_ref.seq);
         // SAFETY: the header's rules held the extent of the whole against the payload, and the payload against
         // the pool; this object is the base, and it holds the mapping.
         let array = unsafe {
@@ -205,7 +207,7 @@ impl Progress {
     /// Whether the slot is still this frame's: what was read of it is what was written.
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
-        Ok(self.holds())
+        Ok(self.is_unchanged())
     }
 
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
@@ -226,7 +228,7 @@ impl Progress {
             return Ok(false);
         }
         errors::check_fork(py, self.fork_guard)?;
-        if self.holds() {
+        if self.is_unchanged() {
             return Ok(false);
         }
         let (stream_id, epoch, seq) = (self.stream_id(), self.epoch(), self.seq());

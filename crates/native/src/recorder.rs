@@ -93,13 +93,13 @@ impl Recorder {
         let ((used, total), lanes, waiting) =
             py.detach(|| (self.recorder.buffer(), self.recorder.stats(), self.recorder.waiting()));
         let streams = PyDict::new(py);
-        for lane in lanes {
-            let (one, counts) = (PyDict::new(py), lane.counts);
-            one.set_item("rows", counts.rows)?;
-            one.set_item("bytes", counts.bytes)?;
-            one.set_item("lost", counts.lost)?;
-            one.set_item("strays", counts.strays)?;
-            streams.set_item(lane.stream_id, one)?;
+        for stream in lanes {
+            let (stats, counts) = (PyDict::new(py), stream.counts);
+            stats.set_item("rows", counts.rows)?;
+            stats.set_item("bytes", counts.bytes)?;
+            stats.set_item("lost", counts.lost)?;
+            stats.set_item("strays", counts.strays)?;
+            streams.set_item(stream.stream_id, stats)?;
         }
         let dict = PyDict::new(py);
         dict.set_item("used_bytes", used)?;

@@ -101,8 +101,8 @@ impl ReplayRows {
 /// timestamps). Returns the first entry that was not played, why, in which lane, then bytes, frames that no
 /// reader would take, frames that were late, and the latest.
 #[pyfunction]
-#[pyo3(signature = (lanes, *, lane, row, due_ns, start, until_ns))]
-pub fn play_rows<'py>(
+#[pyo3(name = "play_rows", signature = (lanes, *, lane, row, due_ns, start, until_ns))]
+pub fn replay_rows<'py>(
     py: Python<'py>,
     lanes: Vec<(PyRef<'py, Producer>, Py<ReplayRows>, u64)>,
     lane: PyReadonlyArray1<'py, u16>,
@@ -118,7 +118,7 @@ pub fn play_rows<'py>(
     }
     let mut producers = Vec::with_capacity(lanes.len());
     for (producer, _, _) in &lanes {
-        producers.push(producer.check_fork(py)?);
+        producers.push(producer.plane(py)?);
     }
     let parts: Vec<_> = producers
         .iter()

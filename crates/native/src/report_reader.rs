@@ -55,14 +55,14 @@ impl ReportReader {
         py: Python<'py>,
         messages: Vec<Bound<'py, PyBytes>>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let mut found = Vec::with_capacity(messages.len());
+        let mut events = Vec::with_capacity(messages.len());
         for message in messages {
             let bytes = message.as_bytes();
             if let Some(event) = self.cached(py, bytes) {
-                found.extend(event.map(|one| one.into_bound(py)));
+                events.extend(event.map(|report| report.into_bound(py)));
                 continue;
             }
-            found.push(match ControlMessage::decode(bytes) {
+            events.push(match ControlMessage::decode(bytes) {
                 ControlMessage::QosConsumer(q) => {
                     let is_limited = q.mode == Mode::RateLimited;
                     let last_seq = (q.last_seq_seen != NULL_U64).then_some(q.last_seq_seen);
@@ -85,7 +85,7 @@ impl ReportReader {
                 _ => message.into_any(),
             });
         }
-        PyList::new(py, found)
+        PyList::new(py, events)
     }
 
     /// Events for accounts and latencies in the form of our own attachments; else the message as it is.
@@ -95,22 +95,22 @@ impl ReportReader {
         py: Python<'py>,
         messages: Vec<Bound<'py, PyBytes>>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let mut found = Vec::with_capacity(messages.len());
+        let mut events = Vec::with_capacity(messages.len());
         for message in messages {
-            found.push(match status::read(message.as_bytes()) {
-                Some(StatusReport::Consumer(one)) => {
-                    self.event(py, &self.consumer_status, consumer(py, one)?)?
+            events.push(match status::read(message.as_bytes()) {
+                Some(StatusReport::Consumer(report)) => {
+                    self.event(py, &self.consumer_status, consumer(py, report)?)?
                 }
-                Some(StatusReport::Producer(one)) => {
-                    self.event(py, &self.producer_status, producer(py, one)?)?
+                Some(StatusReport::Producer(report)) => {
+                    self.event(py, &self.producer_status, producer(py, report)?)?
                 }
-                Some(StatusReport::Latency(one)) => {
-                    self.event(py, &self.latency_status, latency(py, one)?)?
+                Some(StatusReport::Latency(report)) => {
+                    self.event(py, &self.latency_status, latency(py, report)?)?
                 }
                 None => message.into_any(),
             });
         }
-        PyList::new(py, found)
+        PyList::new(py, events)
     }
 
     /// What a message comes to when it is said again: an event, or nothing.
@@ -139,7 +139,7 @@ impl ReportReader {
     }
 
     fn cached(&self, py: Python<'_>, bytes: &[u8]) -> Option<Event> {
-        self.lock().get(bytes).map(|event| event.as_ref().map(|one| one.clone_ref(py)))
+        self.lock().get(bytes).map(|event| event.as_ref().map(|report| report.clone_ref(py)))
     }
 
     /// A named tuple, past its constructor in Python: there are thousands a second.
@@ -198,9 +198,9 @@ fn latency<'py>(py: Python<'py>, l: LatencyStatus<'_>) -> PyResult<Bound<'py, Py
     (l.stream_id, l.consumer_id, count, p50_ns, p99_ns, max_ns, l.since).into_pyobject(py)
 }
 
-fn counts<'py>(py: Python<'py>, found: Counts<'_>) -> PyResult<Bound<'py, PyDict>> {
+fn counts<'py>(py: Python<'py>, events: Counts<'_>) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    for (reason, count) in found.iter() {
+    for (reason, count) in events.iter() {
         dict.set_item(reason, count)?;
     }
     Ok(dict)

@@ -20,7 +20,7 @@ use tensorpool_core::wire::region_uri::RegionUri;
 use crate::errors;
 
 /// The directory of an epoch, the URI of its header ring, and (pool id, stride, URI) of each pool.
-type Made = (PathBuf, String, Vec<(u16, u32, String)>);
+type EpochTuple = (PathBuf, String, Vec<(u16, u32, String)>);
 
 /// Makes the regions of an epoch; gives the directory, the header's URI and (pool id, stride, URI).
 #[pyfunction]
@@ -39,7 +39,7 @@ pub fn create_epoch(
     dir_mode: u32,
     file_mode: u32,
     group: Option<u32>,
-) -> PyResult<Made> {
+) -> PyResult<EpochTuple> {
     let pools = pool_specs(pools);
     let spec = EpochSpec {
         base,
@@ -58,7 +58,7 @@ pub fn create_epoch(
     let files = py
         .detach(|| create::create_epoch(&spec, u64::from(std::process::id()), monotonic_ns()))
         .map_err(|e| errors::create(py, &e))?;
-    Ok(made(files))
+    Ok(to_tuple(files))
 }
 
 /// Gives clean regions a further epoch: renames their directory, rewrites every superblock. A refusal
@@ -73,20 +73,20 @@ pub fn assign_epoch(
     nslots: u32,
     pools: Vec<(u16, u32)>,
     require_hugepages: bool,
-) -> PyResult<Made> {
+) -> PyResult<EpochTuple> {
     let pools = pool_specs(pools);
     let wanted = Assignment { directory, epoch, stream_id, nslots, pools, require_hugepages };
     let files = py
         .detach(|| assign::assign_epoch(&wanted, u64::from(std::process::id()), monotonic_ns()))
         .map_err(|e| errors::create(py, &e))?;
-    Ok(made(files))
+    Ok(to_tuple(files))
 }
 
 fn pool_specs(pools: Vec<(u16, u32)>) -> Vec<PoolSpec> {
     pools.into_iter().map(|(pool_id, stride_bytes)| PoolSpec { pool_id, stride_bytes }).collect()
 }
 
-fn made(files: EpochFiles) -> Made {
+fn to_tuple(files: EpochFiles) -> EpochTuple {
     let pools = files.pools.into_iter().map(|(p, uri)| (p.pool_id, p.stride_bytes, uri)).collect();
     (files.directory, files.header_uri, pools)
 }

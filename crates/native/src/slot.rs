@@ -23,7 +23,7 @@ struct Pin(#[allow(dead_code)] Arc<MappedEpoch>);
 
 struct SlotState {
     claim: Option<plane::Claim>,
-    tags: FrameStamp,
+    stamp: FrameStamp,
     /// How far it is, where it was claimed with progress.
     meter: Option<Meter>,
     array: Option<Py<PyAny>>,
@@ -45,12 +45,12 @@ impl Slot {
         producer: Arc<plane::Producer>,
         claim: plane::Claim,
         spec: TensorSpec,
-        tags: FrameStamp,
+        stamp: FrameStamp,
         meter: Option<Meter>,
         extension: Option<Arc<Extension>>,
         fork_guard: ForkGuard,
     ) -> Self {
-        let state = Mutex::new(SlotState { claim: Some(claim), tags, meter, array: None, result: None });
+        let state = Mutex::new(SlotState { claim: Some(claim), stamp, meter, array: None, result: None });
         Self { producer, spec, extension, state, fork_guard }
     }
 
@@ -145,14 +145,14 @@ impl Slot {
 
     fn set_timestamp_ns(&self, py: Python<'_>, value: u64) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
-        self.state().tags.timestamp_ns = Some(value);
+        self.state().stamp.timestamp_ns = Some(value);
         Ok(())
     }
 
     fn commit(&self, py: Python<'_>) -> PyResult<OfferResult> {
         let claim = self.end(py)?.ok_or_else(|| ended(py))?;
-        let tags = self.state().tags;
-        let offered = py.detach(|| self.producer.commit_claim(&claim, tags));
+        let stamp = self.state().stamp;
+        let offered = py.detach(|| self.producer.commit_claim(&claim, stamp));
         self.state().result = Some(offered);
         Ok(OfferResult::new(offered))
     }

@@ -253,7 +253,7 @@ impl Core {
         publication: &ExclusivePublication,
     ) -> Option<Outgoing> {
         let counters = source.counters();
-        let len = frame.located.info.values_len_bytes;
+        let len = frame.slot_ref.info.values_len_bytes;
         let plan = chunk_sizes.plan(len);
         let refused = match plan {
             _ if len > self.config.max_payload_bytes => Some(&counters.too_long),
@@ -266,7 +266,7 @@ impl Core {
             return None;
         }
         // Before any of it is sent, the slot is looked at again, so these bytes are the frame's own.
-        let header = frame.mapping.header_bytes(frame.located.seq);
+        let header = frame.mapping.header_bytes(frame.slot_ref.seq);
         let from = publication.position();
         plan.map(|plan| Outgoing { source, frame, header, plan, next: 0, from })
     }
@@ -276,8 +276,8 @@ impl Core {
         let (revision, index) = (self.config.revision, out.next);
         let (offset, length) = out.plan.slice(index);
         let header = (index == 0).then_some(&out.header);
-        let (mapping, seq) = (&out.frame.mapping, out.frame.located.seq);
-        let payload = mapping.payload(out.frame.located.pool, seq).wrapping_add(offset as usize);
+        let (mapping, seq) = (&out.frame.mapping, out.frame.slot_ref.seq);
+        let payload = mapping.payload(out.frame.slot_ref.pool, seq).wrapping_add(offset as usize);
         let key = FrameKey {
             stream_id: mapping.stream_id,
             epoch: mapping.epoch,
@@ -349,7 +349,7 @@ fn next_frame(sources: &mut [SourceQueue], next_source: &mut usize) -> Option<(A
         if source.is_announced(&frame) {
             return Some((source.clone(), frame));
         }
-        if frame.mapping.is_unchanged(frame.located.seq) {
+        if frame.mapping.is_unchanged(frame.slot_ref.seq) {
             queue.held = Some(frame);
         } else {
             bump(&source.counters().unannounced);

@@ -29,7 +29,7 @@ const MAX_RECEIVED: usize = 1024;
 #[derive(Clone)]
 pub struct PartialFrame {
     pub mapping: Arc<MappedEpoch>,
-    pub located: SlotRef,
+    pub slot_ref: SlotRef,
     pub filled: u64,
     pub state: ProgressState,
     /// The rows, or columns, that may be read; none where the layout does not say.
@@ -109,11 +109,11 @@ impl Reader {
         match progress.progress_tracker.on_progress(message.seq, message.state, filled, outline) {
             ProgressVerdict::New => {
                 count(&counters.accepted);
-                let located = slot.ok()?;
-                let filled_slices = filled::filled_slices(&located.info.tensor, filled);
+                let slot_ref = slot.ok()?;
+                let filled_slices = filled::filled_slices(&slot_ref.info.tensor, filled);
                 Some(PartialFrame {
                     mapping: mapping.clone(),
-                    located,
+                    slot_ref,
                     filled,
                     state: message.state,
                     filled_slices,

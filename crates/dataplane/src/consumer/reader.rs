@@ -24,7 +24,7 @@ use crate::descriptor_queue::DescriptorQueue;
 #[derive(Clone)]
 pub struct Frame {
     pub mapping: Arc<MappedEpoch>,
-    pub located: SlotRef,
+    pub slot_ref: SlotRef,
     pub publish_timestamp_ns: Option<u64>,
     pub trace_id: u64,
 }
@@ -49,7 +49,7 @@ impl Counters {
         }
         let now_ns = self.latency.now_ns();
         for frame in frames {
-            self.latency.record(frame.publish_timestamp_ns, frame.located.info.timestamp_ns, now_ns);
+            self.latency.record(frame.publish_timestamp_ns, frame.slot_ref.info.timestamp_ns, now_ns);
         }
     }
 }
@@ -281,11 +281,11 @@ impl Reader {
             return None;
         }
         match mapping.locate(d.seq) {
-            Ok(located) => {
+            Ok(slot_ref) => {
                 counters.received.fetch_add(1, Ordering::Relaxed);
                 Some(Frame {
                     mapping: mapping.clone(),
-                    located,
+                    slot_ref,
                     publish_timestamp_ns: d.timestamp_ns,
                     trace_id: d.trace_id,
                 })

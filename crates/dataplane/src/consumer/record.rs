@@ -30,11 +30,11 @@ impl Consumer {
         let mut bytes = 0;
         self.drain_while(self.lock(), MAX_MESSAGES_PER_POLL, buffer, |state, counters, descriptor, buffer| {
             if let Some(frame) = state.accept(counters, &descriptor, buffer) {
-                bytes += frame.located.info.values_len_bytes as usize;
+                bytes += frame.slot_ref.info.values_len_bytes as usize;
                 buffer.set_wall_ns(realtime_ns() as i64);
                 if !record_frame(buffer, &frame) {
                     counters.received_to_late();
-                    state.on_overwritten(frame.located.seq);
+                    state.on_overwritten(frame.slot_ref.seq);
                 }
             }
             bytes < MAX_BYTES_PER_POLL
@@ -44,18 +44,18 @@ impl Consumer {
 
 /// False if the writer came round while it was copied: then it is lost, and noted.
 fn record_frame(buffer: &mut StreamBuffer, frame: &Frame) -> bool {
-    let (epoch, located) = (frame.mapping.epoch, &frame.located);
-    let Some(at) = buffer.begin(epoch, located.seq, located.info.values_len_bytes as usize) else {
+    let (epoch, slot_ref) = (frame.mapping.epoch, &frame.slot_ref);
+    let Some(at) = buffer.begin(epoch, slot_ref.seq, slot_ref.info.values_len_bytes as usize) else {
         return true;
     };
     // SAFETY: `begin` made room for the payload, in memory that nobody else knows of.
-    let Some(crc32c) = (unsafe { frame.mapping.copy_out_summed(located, at) }) else {
-        StreamBuffer::lost(buffer, epoch, located.seq, 1, DropReason::Late.as_str());
+    let Some(crc32c) = (unsafe { frame.mapping.copy_out_summed(slot_ref, at) }) else {
+        StreamBuffer::lost(buffer, epoch, slot_ref.seq, 1, DropReason::Late.as_str());
         return false;
     };
-    let (info, tensor) = (&located.info, &located.info.tensor);
+    let (info, tensor) = (&slot_ref.info, &slot_ref.info.tensor);
     buffer.commit(Row {
-        seq: located.seq,
+        seq: slot_ref.seq,
         timestamp_ns: info.timestamp_ns,
         publish_timestamp_ns: frame.publish_timestamp_ns.unwrap_or(NULL_U64),
         trace_id: frame.trace_id,
