@@ -340,8 +340,8 @@ unsafe fn copy_item(dst: *mut u8, src: *const u8, item: usize) {
 /// Copies `input` into `target` (both one contiguous run) with the very routine that fills slots:
 /// the bare copy that benchmarks compare with.
 #[pyfunction]
-pub fn copy_bytes(py: Python<'_>, target: &Bound<'_, PyAny>, input: &Bound<'_, PyAny>) -> PyResult<()> {
-    let from = ArrayInput::new(input, None, None)?;
+pub fn copy_bytes(py: Python<'_>, target: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> PyResult<()> {
+    let from = ArrayInput::new(source, None, None)?;
     if from.strided.is_some() {
         return Err(PyValueError::new_err("the source is not one run of bytes"));
     }
