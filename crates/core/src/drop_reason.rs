@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! drops {
-    ($($(#[doc = $doc:literal])+ $name:ident = $word:literal, $in_span:literal;)+) => {
+    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal, $in_span:literal;)+) => {
         /// Why a frame, or a message about one, was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
@@ -13,7 +13,7 @@ macro_rules! drops {
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
             /// The name of the counter.
             pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$name => $word,)+ }
+                match self { $(Self::$name => $text,)+ }
             }
             /// What the counter counts, for people.
             pub const fn meaning(self) -> &'static str {
@@ -25,7 +25,7 @@ macro_rules! drops {
                 match self { $(Self::$name => $in_span,)+ }
             }
         }
-        const COUNT: usize = [$($word,)+].len();
+        const COUNT: usize = [$($text,)+].len();
     };
 }
 

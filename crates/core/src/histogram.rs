@@ -167,9 +167,9 @@ mod tests {
             values.sort_unstable();
             prop_assert_eq!(summary.count, values.len() as u64);
             prop_assert_eq!(summary.max, values[values.len() - 1]);
-            for (percent, told) in [(50, summary.p50), (99, summary.p99)] {
+            for (percent, reported) in [(50, summary.p50), (99, summary.p99)] {
                 let exact = values[(values.len() * percent).div_ceil(100) - 1];
-                prop_assert!(told >= exact && told - exact <= exact / 64, "{}: {} for {}", percent, told, exact);
+                prop_assert!(reported >= exact && reported - exact <= exact / 64, "{}: {} for {}", percent, reported, exact);
             }
         }
 

@@ -84,7 +84,7 @@ struct Underway {
 #[derive(Default)]
 pub struct Blobs {
     underway: VecDeque<Underway>,
-    whole: VecDeque<Arc<Blob>>,
+    complete: VecDeque<Arc<Blob>>,
     discarded: [u64; Discard::ALL.len()],
     completed: u64,
 }
@@ -118,7 +118,7 @@ impl Blobs {
         }
         // Without a checksum nobody can say that it is the same.
         let known = announce.checksum != 0
-            && self.whole.iter().any(|b| {
+            && self.complete.iter().any(|b| {
                 b.epoch == epoch
                     && b.version == announce.meta_version
                     && b.blob_type == announce.blob_type
@@ -178,7 +178,7 @@ impl Blobs {
             self.discard(Discard::Gap);
             return;
         }
-        let fits = |said: u64| said == 0 || said == u64::from(one.crc);
+        let fits = |expected: u64| expected == 0 || expected == u64::from(one.crc);
         if !fits(one.announce.checksum) || !fits(complete.checksum) {
             self.discard(Discard::Checksum);
             return;
@@ -195,18 +195,18 @@ impl Blobs {
 
     fn keep(&mut self, blob: Blob) {
         let (blob_type, key) = (blob.blob_type, (blob.epoch, blob.version));
-        self.whole.retain(|b| b.blob_type != blob_type || (b.epoch, b.version) != key);
-        self.whole.push_back(Arc::new(blob));
+        self.complete.retain(|b| b.blob_type != blob_type || (b.epoch, b.version) != key);
+        self.complete.push_back(Arc::new(blob));
         let of_type = |b: &Arc<Blob>| b.blob_type == blob_type;
-        if self.whole.iter().filter(|b| of_type(b)).count() > MAX_OF_A_TYPE
-            && let Some(at) = self.whole.iter().position(of_type)
+        if self.complete.iter().filter(|b| of_type(b)).count() > MAX_OF_A_TYPE
+            && let Some(at) = self.complete.iter().position(of_type)
         {
-            self.whole.remove(at);
+            self.complete.remove(at);
         }
-        while self.whole.len() > MAX_BLOBS
-            || self.whole.iter().map(|b| b.bytes.len()).sum::<usize>() > MAX_BYTES
+        while self.complete.len() > MAX_BLOBS
+            || self.complete.iter().map(|b| b.bytes.len()).sum::<usize>() > MAX_BYTES
         {
-            self.whole.pop_front();
+            self.complete.pop_front();
         }
     }
 
@@ -216,7 +216,7 @@ impl Blobs {
             None => true,
             Some((epoch, version)) => b.version <= version && b.epoch.is_none_or(|e| e == epoch),
         };
-        self.whole
+        self.complete
             .iter()
             .filter(|b| b.blob_type == blob_type)
             .filter(fits)

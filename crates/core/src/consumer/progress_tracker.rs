@@ -159,29 +159,29 @@ mod tests {
     }
 
     fn updates(
-        follower: &mut ProgressTracker,
+        tracker: &mut ProgressTracker,
         seq: u64,
-        words: &[(ProgressState, u64)],
+        pairs: &[(ProgressState, u64)],
     ) -> Vec<ProgressVerdict> {
-        words
+        pairs
             .iter()
-            .map(|(state, filled)| follower.on_progress(seq, *state, *filled, Ok(outline(0))))
+            .map(|(state, filled)| tracker.on_progress(seq, *state, *filled, Ok(outline(0))))
             .collect()
     }
 
     #[test]
     fn a_frame_starts_goes_on_and_is_complete() {
-        let mut follower = ProgressTracker::default();
-        let words = [(Started, 0), (Progress, 10), (Progress, 4096), (Complete, 4096)];
-        assert_eq!(updates(&mut follower, 3, &words), [ProgressVerdict::New; 4]);
-        assert!(!follower.is_dropped(3));
+        let mut tracker = ProgressTracker::default();
+        let pairs = [(Started, 0), (Progress, 10), (Progress, 4096), (Complete, 4096)];
+        assert_eq!(updates(&mut tracker, 3, &pairs), [ProgressVerdict::New; 4]);
+        assert!(!tracker.is_dropped(3));
     }
 
     #[test]
     fn lost_words_and_repeated_ones_do_no_harm() {
-        let mut follower = ProgressTracker::default();
-        assert_eq!(updates(&mut follower, 1, &[(Progress, 10), (Complete, 20)]), [ProgressVerdict::New; 2]);
-        let twice = updates(&mut follower, 2, &[(Started, 0), (Started, 0), (Progress, 5), (Progress, 5)]);
+        let mut tracker = ProgressTracker::default();
+        assert_eq!(updates(&mut tracker, 1, &[(Progress, 10), (Complete, 20)]), [ProgressVerdict::New; 2]);
+        let twice = updates(&mut tracker, 2, &[(Started, 0), (Started, 0), (Progress, 5), (Progress, 5)]);
         assert_eq!(
             twice,
             [
@@ -196,72 +196,69 @@ mod tests {
     /// requirement: wire-10.2.2-5
     #[test]
     fn going_backwards_drops_the_frame() {
-        for words in [
+        for pairs in [
             [(Started, 0), (Progress, 10), (Progress, 9)],
             [(Started, 0), (Progress, 10), (Started, 10)],
             [(Progress, 10), (Complete, 10), (Progress, 20)],
         ] {
-            let mut follower = ProgressTracker::default();
-            assert_eq!(updates(&mut follower, 1, &words)[2], ProgressVerdict::Backwards, "{words:?}");
-            assert!(follower.is_dropped(1));
-            assert_eq!(updates(&mut follower, 1, &[(Complete, 4096)]), [ProgressVerdict::Repeated]);
-            assert_eq!(updates(&mut follower, 2, &[(Started, 0)]), [ProgressVerdict::New], "others go on");
+            let mut tracker = ProgressTracker::default();
+            assert_eq!(updates(&mut tracker, 1, &pairs)[2], ProgressVerdict::Backwards, "{pairs:?}");
+            assert!(tracker.is_dropped(1));
+            assert_eq!(updates(&mut tracker, 1, &[(Complete, 4096)]), [ProgressVerdict::Repeated]);
+            assert_eq!(updates(&mut tracker, 2, &[(Started, 0)]), [ProgressVerdict::New], "others go on");
         }
     }
 
     /// requirement: wire-10.2.2-4
     #[test]
     fn more_bytes_than_the_payload_has_are_refused() {
-        let mut follower = ProgressTracker::default();
-        let words = [(Started, 0), (Progress, 4097), (Complete, 4097)];
+        let mut tracker = ProgressTracker::default();
+        let pairs = [(Started, 0), (Progress, 4097), (Complete, 4097)];
         assert_eq!(
-            updates(&mut follower, 1, &words),
+            updates(&mut tracker, 1, &pairs),
             [ProgressVerdict::New, ProgressVerdict::Invalid, ProgressVerdict::Repeated]
         );
-        assert_eq!(updates(&mut follower, 2, &[(Started, 4097)]), [ProgressVerdict::Invalid]);
-        assert!(!follower.is_dropped(1), "its descriptor is judged by itself");
+        assert_eq!(updates(&mut tracker, 2, &[(Started, 4097)]), [ProgressVerdict::Invalid]);
+        assert!(!tracker.is_dropped(1), "its descriptor is judged by itself");
     }
 
     /// requirement: wire-10.2.2-3
     #[test]
     fn a_header_that_breaks_a_rule_or_changes_is_refused() {
-        let mut follower = ProgressTracker::default();
-        assert_eq!(follower.on_progress(1, Started, 0, Err(DropReason::Progress)), ProgressVerdict::Invalid);
-        assert_eq!(follower.on_progress(1, Progress, 9, Ok(outline(0))), ProgressVerdict::Repeated);
+        let mut tracker = ProgressTracker::default();
+        assert_eq!(tracker.on_progress(1, Started, 0, Err(DropReason::Progress)), ProgressVerdict::Invalid);
+        assert_eq!(tracker.on_progress(1, Progress, 9, Ok(outline(0))), ProgressVerdict::Repeated);
+        assert_eq!(tracker.on_progress(2, Started, 0, Ok(outline(PROGRESS_UNIT_ROWS))), ProgressVerdict::New);
         assert_eq!(
-            follower.on_progress(2, Started, 0, Ok(outline(PROGRESS_UNIT_ROWS))),
-            ProgressVerdict::New
-        );
-        assert_eq!(
-            follower.on_progress(2, Progress, 9, Ok(outline(PROGRESS_UNIT_NONE))),
+            tracker.on_progress(2, Progress, 9, Ok(outline(PROGRESS_UNIT_NONE))),
             ProgressVerdict::Invalid
         );
         assert_eq!(
-            follower.on_progress(2, Progress, 10, Ok(outline(PROGRESS_UNIT_ROWS))),
+            tracker.on_progress(2, Progress, 10, Ok(outline(PROGRESS_UNIT_ROWS))),
             ProgressVerdict::Repeated
         );
-        assert_eq!(follower.on_progress(3, Unknown, 0, Ok(outline(0))), ProgressVerdict::Invalid);
+        assert_eq!(tracker.on_progress(3, Unknown, 0, Ok(outline(0))), ProgressVerdict::Invalid);
     }
 
     /// requirement: wire-8.2-7, wire-10.2.2-1
     #[test]
     fn a_slot_of_another_frame_says_nothing_of_this_one() {
-        let mut follower = ProgressTracker::default();
+        let mut tracker = ProgressTracker::default();
         for slot in [DropReason::Late, DropReason::Stale] {
-            assert_eq!(follower.on_progress(u64::MAX, Progress, 9, Err(slot)), ProgressVerdict::Late);
+            assert_eq!(tracker.on_progress(u64::MAX, Progress, 9, Err(slot)), ProgressVerdict::Late);
         }
-        assert!(follower.is_empty(), "nothing is remembered of it");
+        assert!(tracker.is_empty(), "nothing is remembered of it");
     }
 
     #[test]
     fn what_was_forgotten_is_not_believed_again() {
-        let mut follower = ProgressTracker::default();
+        let mut tracker = ProgressTracker::default();
         for seq in 0..=MAX_FRAMES as u64 {
-            assert_eq!(updates(&mut follower, seq, &[(Started, 100)]), [ProgressVerdict::New]);
+            assert_eq!(updates(&mut tracker, seq, &[(Started, 100)]), [ProgressVerdict::New]);
         }
-        assert_eq!(updates(&mut follower, 0, &[(Progress, 1)]), [ProgressVerdict::Repeated]);
-        follower.reset();
-        assert_eq!(updates(&mut follower, 0, &[(Progress, 1)]), [ProgressVerdict::New]);
+        assert_eq!(updates(&mut tracker, 0, &[(Progress, 1)]), [ProgressVerdict::Repeated]);
+        tracker.reset();
+        assert_eq!(updates(&mut tracker, 0, &[(Progress, 1)]), [ProgressVerdict::New]);
     }
 
     fn anything() -> impl Strategy<Value = (u64, ProgressState, u64, u8)> {
@@ -272,23 +269,23 @@ mod tests {
     proptest! {
         /// Whatever is said: what is believed only rises, fits the payload, and takes little memory.
         #[test]
-        fn what_is_believed_only_rises(said in proptest::collection::vec(anything(), 0..400)) {
-            let mut follower = ProgressTracker::default();
+        fn what_is_believed_only_rises(inputs in proptest::collection::vec(anything(), 0..400)) {
+            let mut tracker = ProgressTracker::default();
             let mut believed = BTreeMap::new();
-            for (seq, state, filled, slot) in said {
+            for (seq, state, filled, slot) in inputs {
                 let slot = match slot {
                     0 => Err(DropReason::Late),
                     1 => Err(DropReason::Strides),
                     2 => Ok(outline(PROGRESS_UNIT_ROWS)),
                     _ => Ok(outline(0)),
                 };
-                let was_dropped = follower.is_dropped(seq);
-                if follower.on_progress(seq, state, filled, slot) == ProgressVerdict::New {
+                let was_dropped = tracker.is_dropped(seq);
+                if tracker.on_progress(seq, state, filled, slot) == ProgressVerdict::New {
                     prop_assert!(!was_dropped && slot.is_ok() && filled <= u64::from(LEN));
                     let before = believed.insert(seq, (rank(state), filled));
                     prop_assert!(before.is_none_or(|(r, f)| (r, f) <= (rank(state), filled) && f <= filled));
                 }
-                prop_assert!(follower.len() <= MAX_FRAMES);
+                prop_assert!(tracker.len() <= MAX_FRAMES);
             }
         }
 
@@ -300,23 +297,23 @@ mod tests {
             let mut progress_schedule = ProgressSchedule::default();
             let floors = ProgressLimits { interval_us: 100, bytes_delta: 64 };
             progress_schedule.set_pace(Some(ProgressPace::of(ProgressHints::default(), floors)));
-            let mut follower = ProgressTracker::default();
+            let mut tracker = ProgressTracker::default();
             let (mut now_ns, mut seq) = (0, 0);
             let mut filled = progress_schedule.begin(seq, 1);
             for (pause, by, is_lost) in steps {
                 now_ns += pause;
                 filled.raise((filled.get() + by).min(u64::from(LEN)));
-                let mut words = Vec::new();
+                let mut pairs = Vec::new();
                 while let Some(update) = progress_schedule.next(now_ns) {
-                    words.push(update);
+                    pairs.push(update);
                 }
                 if filled.get() == u64::from(LEN) {
-                    words.extend(progress_schedule.complete(seq, u64::from(LEN)));
+                    pairs.extend(progress_schedule.complete(seq, u64::from(LEN)));
                     seq += 1;
                     filled = progress_schedule.begin(seq, 1);
                 }
-                for update in words.into_iter().filter(|_| !is_lost) {
-                    let verdict = follower.on_progress(update.seq, update.state, update.filled, Ok(outline(0)));
+                for update in pairs.into_iter().filter(|_| !is_lost) {
+                    let verdict = tracker.on_progress(update.seq, update.state, update.filled, Ok(outline(0)));
                     prop_assert_eq!(verdict, ProgressVerdict::New);
                 }
             }

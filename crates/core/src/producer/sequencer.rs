@@ -121,12 +121,12 @@ mod tests {
     #[test]
     fn a_sequence_that_readers_know_of_is_not_given_out_again() {
         let mut sequencer = Sequencer::new(4);
-        let told = sequencer.take().unwrap();
-        sequencer.leave_hole(told);
+        let known = sequencer.take().unwrap();
+        sequencer.leave_hole(known);
         assert_eq!(sequencer.release(), None);
-        assert_eq!(sequencer.take(), Some(told + 1));
-        sequencer.commit(told + 1);
-        assert_eq!(sequencer.release(), Some(told + 1));
+        assert_eq!(sequencer.take(), Some(known + 1));
+        sequencer.commit(known + 1);
+        assert_eq!(sequencer.release(), Some(known + 1));
     }
 
     #[test]

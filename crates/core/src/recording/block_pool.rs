@@ -50,7 +50,7 @@ impl BlockPool {
         let ptr = unsafe {
             mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         }?;
-        let made = Self {
+        let pool = Self {
             ptr: ptr.cast(),
             len,
             block_bytes,
@@ -65,11 +65,11 @@ impl BlockPool {
             if madvise(ptr, len, Advice::LinuxPopulateWrite).is_err() {
                 // A kernel that does not know this: the old way.
                 for at in (0..len).step_by(page) {
-                    made.ptr.add(at).write_volatile(0);
+                    pool.ptr.add(at).write_volatile(0);
                 }
             }
         }
-        Ok(Arc::new(made))
+        Ok(Arc::new(pool))
     }
 
     pub fn block_bytes(&self) -> usize {

@@ -54,7 +54,7 @@ pub struct Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        self.memory.give_back(std::mem::take(&mut self.rows));
+        self.memory.recycle(std::mem::take(&mut self.rows));
     }
 }
 
@@ -76,7 +76,7 @@ impl ArenaPool {
         list
     }
 
-    fn give_back(&self, mut list: Vec<Row>) {
+    fn recycle(&self, mut list: Vec<Row>) {
         if list.capacity() > 0 && self.blocks.is_owner() {
             list.clear();
             self.lists.lock().unwrap_or_else(PoisonError::into_inner).push(list);

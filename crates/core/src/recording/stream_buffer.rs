@@ -255,10 +255,10 @@ impl StreamBuffer {
                 self.hand_over();
                 self.is_resuming = false;
                 self.previous = before;
-                let heard = self.ahead.take().filter(|(first, _)| first.epoch == epoch && first.next < seq);
-                let first = heard.map_or(seq, |(first, _)| first.next);
+                let ahead = self.ahead.take().filter(|(first, _)| first.epoch == epoch && first.next < seq);
+                let first = ahead.map_or(seq, |(first, _)| first.next);
                 self.position = Some(Position { epoch, next: first });
-                if let Some((_, next)) = heard {
+                if let Some((_, next)) = ahead {
                     let end = next.min(seq);
                     self.note(epoch, first, end - first, UNMAPPED);
                     self.note(epoch, end, seq - end, GAP);

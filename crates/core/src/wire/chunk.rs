@@ -48,7 +48,7 @@ pub struct Limits {
 }
 
 macro_rules! reasons {
-    ($(#[$meta:meta])* $enum:ident { $($(#[doc = $doc:literal])+ $name:ident = $word:literal,)+ }) => {
+    ($(#[$meta:meta])* $enum:ident { $($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+ }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
@@ -60,7 +60,7 @@ macro_rules! reasons {
 
             /// The name of the counter.
             pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$name => $word,)+ }
+                match self { $(Self::$name => $text,)+ }
             }
 
             /// What the counter counts, for people.

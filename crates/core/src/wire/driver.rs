@@ -332,10 +332,13 @@ mod tests {
     /// requirement: driver-4.9-8
     #[test]
     fn a_revocation_is_read_and_one_with_an_unknown_reason_or_role_is_void() {
-        let DriverMessage::Revoked(told) = DriverMessage::decode(&revoked(ROLE_PRODUCER, 2)) else {
+        let DriverMessage::Revoked(decoded) = DriverMessage::decode(&revoked(ROLE_PRODUCER, 2)) else {
             panic!("not read")
         };
-        assert_eq!((told.lease, told.reason, told.message.as_str()), (NAME, RevokeReason::Expired, "no"));
+        assert_eq!(
+            (decoded.lease, decoded.reason, decoded.message.as_str()),
+            (NAME, RevokeReason::Expired, "no")
+        );
         for reason in [0, 4, 255] {
             assert_eq!(
                 DriverMessage::decode(&revoked(ROLE_PRODUCER, reason)),

@@ -169,18 +169,18 @@ mod tests {
     #[test]
     fn messages_of_other_schemas_and_cut_ones_are_unreadable() {
         let filter = TagFilter::default();
-        let whole = event("service:x");
+        let complete = event("service:x");
         let tag_ends = MESSAGE_HEADER_LENGTH + 48 + 4 + 9;
         for len in 0..tag_ends {
-            assert_eq!(filter.match_message(&whole[..len]), TagMatch::Unreadable, "{len}");
+            assert_eq!(filter.match_message(&complete[..len]), TagMatch::Unreadable, "{len}");
         }
-        assert_eq!(filter.match_message(&whole[..tag_ends]), TagMatch::Ours);
+        assert_eq!(filter.match_message(&complete[..tag_ends]), TagMatch::Ours);
         for at in [MESSAGE_HEADER_SCHEMA_ID, MESSAGE_HEADER_TEMPLATE_ID] {
-            let mut other = whole.clone();
+            let mut other = complete.clone();
             other[at] ^= 1;
             assert_eq!(filter.match_message(&other), TagMatch::Unreadable);
         }
-        let mut too_long = whole;
+        let mut too_long = complete;
         put_u32(&mut too_long, MESSAGE_HEADER_LENGTH + 48, u32::MAX);
         assert_eq!(filter.match_message(&too_long), TagMatch::Unreadable);
     }

@@ -84,13 +84,13 @@ mod tests {
 
     #[test]
     fn it_names_two_streams_and_a_source() {
-        let way = FallbackUri::parse(GOOD).unwrap();
-        assert_eq!(way.instance_id, "lab");
-        assert_eq!(way.payload, ("aeron:udp?endpoint=10.0.0.2:40100|mtu=1408".into(), 3000));
-        assert_eq!(way.control, ("aeron:udp?endpoint=10.0.0.2:40101".into(), 3001));
-        assert_eq!(way.stream_id, 10_000);
+        let text = FallbackUri::parse(GOOD).unwrap();
+        assert_eq!(text.instance_id, "lab");
+        assert_eq!(text.payload, ("aeron:udp?endpoint=10.0.0.2:40100|mtu=1408".into(), 3000));
+        assert_eq!(text.control, ("aeron:udp?endpoint=10.0.0.2:40101".into(), 3001));
+        assert_eq!(text.stream_id, 10_000);
         let more = format!("{GOOD}&colour=red");
-        assert_eq!(FallbackUri::parse(&more), Ok(way), "a later version may say more");
+        assert_eq!(FallbackUri::parse(&more), Ok(text), "a later version may say more");
     }
 
     #[test]

@@ -228,7 +228,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn lane() -> StreamRequest {
+    fn address() -> StreamRequest {
         StreamRequest::At(StreamAddress { channel: "aeron:ipc".into(), stream_id: 31_000 })
     }
 
@@ -242,7 +242,7 @@ mod tests {
             max_rate_hz: 25,
             expected_layout_version: 1,
             hints: ProgressHints { interval_us: Some(500), bytes_delta: None, major_delta_units: Some(16) },
-            descriptor: lane(),
+            descriptor: address(),
             control: StreamRequest::None,
         }
     }
@@ -256,7 +256,7 @@ mod tests {
             max_rate_hz: None,
             fallback_uri: "bridge://1".into(),
             descriptor: StreamRequest::None,
-            control: lane(),
+            control: address(),
         }
     }
 

@@ -27,32 +27,35 @@ impl<T> MessageCache<T> {
     /// What it came to when it was said before; None for what is new.
     pub fn get(&self, message: &[u8]) -> Option<&T> {
         let key = key_of(message)?;
-        let (before, found) = self.last.get(&key)?;
-        let is_same =
-            if is_announce(key) { is_same_except_timestamp(before, message) } else { **before == *message };
-        is_same.then_some(found)
+        let (cached_message, value) = self.last.get(&key)?;
+        let is_same = if is_announce(key) {
+            is_same_except_timestamp(cached_message, message)
+        } else {
+            **cached_message == *message
+        };
+        is_same.then_some(value)
     }
 
     /// Gives back what is not remembered any more.
-    pub fn insert(&mut self, message: &[u8], found: T) -> Vec<T> {
-        let Some(key) = key_of(message) else { return vec![found] };
+    pub fn insert(&mut self, message: &[u8], value: T) -> Vec<T> {
+        let Some(key) = key_of(message) else { return vec![value] };
         let mut gone = Vec::new();
-        if let Some((before, found)) = self.last.remove(&key) {
-            self.bytes -= before.len();
-            gone.push(found);
+        if let Some((cached_message, value)) = self.last.remove(&key) {
+            self.bytes -= cached_message.len();
+            gone.push(value);
         }
         if self.bytes + message.len() > self.max_bytes {
             gone.extend(self.clear());
         }
         self.bytes += message.len();
-        self.last.insert(key, (message.into(), found));
+        self.last.insert(key, (message.into(), value));
         gone
     }
 
     /// Everything is new again.
     pub fn clear(&mut self) -> Vec<T> {
         self.bytes = 0;
-        self.last.drain().map(|(_, (_, found))| found).collect()
+        self.last.drain().map(|(_, (_, value))| value).collect()
     }
 
     pub fn bytes(&self) -> usize {
@@ -112,11 +115,11 @@ mod tests {
 
     #[test]
     fn only_the_same_of_the_same_is_said_again() {
-        let mut said = MessageCache::new(1000);
+        let mut cache = MessageCache::new(1000);
         let first = message(CONSUMER_HELLO_TEMPLATE_ID, 5, 7, b"a");
-        assert_eq!(said.get(&first), None);
-        said.insert(&first, 1);
-        assert_eq!(said.get(&first), Some(&1));
+        assert_eq!(cache.get(&first), None);
+        cache.insert(&first, 1);
+        assert_eq!(cache.get(&first), Some(&1));
         for second in [
             message(CONSUMER_HELLO_TEMPLATE_ID, 5, 7, b"b"),
             message(CONSUMER_HELLO_TEMPLATE_ID, 5, 7, b"ab"),
@@ -124,42 +127,42 @@ mod tests {
             message(CONSUMER_HELLO_TEMPLATE_ID, 6, 7, b"a"),
             message(CONSUMER_CONFIG_TEMPLATE_ID, 5, 7, b"a"),
         ] {
-            assert_eq!(said.get(&second), None);
+            assert_eq!(cache.get(&second), None);
         }
         // The last word counts: what was said before that is new again.
-        assert_eq!(said.insert(&message(CONSUMER_HELLO_TEMPLATE_ID, 5, 7, b"b"), 2), [1]);
-        assert_eq!(said.get(&first), None);
-        assert_eq!(said.clear(), [2]);
-        assert_eq!((said.get(&first), said.bytes()), (None, 0));
+        assert_eq!(cache.insert(&message(CONSUMER_HELLO_TEMPLATE_ID, 5, 7, b"b"), 2), [1]);
+        assert_eq!(cache.get(&first), None);
+        assert_eq!(cache.clear(), [2]);
+        assert_eq!((cache.get(&first), cache.bytes()), (None, 0));
     }
 
     #[test]
     fn an_announce_is_the_same_at_another_time_and_another_with_another_producer() {
-        let mut said = MessageCache::new(1000);
-        said.insert(&announce(9, 1), 1);
-        assert_eq!(said.get(&announce(9, 2)), Some(&1));
-        assert_eq!(said.get(&announce(0, 2)), None);
-        said.insert(&announce(0, 3), 2);
-        assert_eq!(said.get(&announce(0, 4)), Some(&2));
+        let mut cache = MessageCache::new(1000);
+        cache.insert(&announce(9, 1), 1);
+        assert_eq!(cache.get(&announce(9, 2)), Some(&1));
+        assert_eq!(cache.get(&announce(0, 2)), None);
+        cache.insert(&announce(0, 3), 2);
+        assert_eq!(cache.get(&announce(0, 4)), Some(&2));
         // It came back: that is news.
-        assert_eq!(said.get(&announce(9, 4)), None);
+        assert_eq!(cache.get(&announce(9, 4)), None);
         let mut longer = announce(0, 5);
         longer.push(0);
-        assert_eq!(said.get(&longer), None);
+        assert_eq!(cache.get(&longer), None);
     }
 
     #[test]
     fn strangers_cannot_fill_it() {
-        let mut said = MessageCache::new(1000);
+        let mut cache = MessageCache::new(1000);
         for number in 0..500 {
-            said.insert(&message(CONSUMER_HELLO_TEMPLATE_ID, number, 1, &[0; 100]), number);
-            assert!(said.bytes() <= 1000);
-            assert_eq!(said.bytes(), said.last.values().map(|(bytes, _)| bytes.len()).sum());
+            cache.insert(&message(CONSUMER_HELLO_TEMPLATE_ID, number, 1, &[0; 100]), number);
+            assert!(cache.bytes() <= 1000);
+            assert_eq!(cache.bytes(), cache.last.values().map(|(bytes, _)| bytes.len()).sum());
         }
         for _ in 0..500 {
-            said.insert(&message(CONSUMER_HELLO_TEMPLATE_ID, 1, 1, &[0; 100]), 1);
+            cache.insert(&message(CONSUMER_HELLO_TEMPLATE_ID, 1, 1, &[0; 100]), 1);
         }
-        assert_eq!(said.insert(&[0; 15], 7), [7]);
-        assert_eq!(said.get(&[0; 15]), None);
+        assert_eq!(cache.insert(&[0; 15], 7), [7]);
+        assert_eq!(cache.get(&[0; 15]), None);
     }
 }

@@ -17,9 +17,9 @@ use super::{AeronError, c_string, checked, single_line};
 
 /// The errors Aeron reported on its own thread, newest last.
 #[derive(Debug, Default)]
-pub struct ErrorSink(Mutex<VecDeque<AeronError>>);
+pub struct ErrorLog(Mutex<VecDeque<AeronError>>);
 
-impl ErrorSink {
+impl ErrorLog {
     pub fn take(&self) -> Vec<AeronError> {
         self.0.lock().map(|mut q| q.drain(..).collect()).unwrap_or_default()
     }
@@ -27,10 +27,10 @@ impl ErrorSink {
 
 unsafe extern "C" fn on_error(clientd: *mut c_void, code: c_int, message: *const c_char) {
     // SAFETY: clientd is the sink that the client keeps until after its close.
-    let sink = unsafe { &*clientd.cast::<ErrorSink>() };
+    let log = unsafe { &*clientd.cast::<ErrorLog>() };
     // SAFETY: Aeron passes a terminated string.
     let text = unsafe { CStr::from_ptr(message) }.to_string_lossy();
-    if let Ok(mut queue) = sink.0.lock() {
+    if let Ok(mut queue) = log.0.lock() {
         if queue.len() == 32 {
             queue.pop_front();
         }
@@ -42,7 +42,7 @@ unsafe extern "C" fn on_error(clientd: *mut c_void, code: c_int, message: *const
 pub struct Client {
     ptr: *mut c::aeron_t,
     context: *mut c::aeron_context_t,
-    errors: Arc<ErrorSink>,
+    errors: Arc<ErrorLog>,
     /// Aeron calls back into these until the client is closed.
     watches: Mutex<Vec<Arc<ImageWatch>>>,
     fork_guard: ForkGuard,
@@ -56,7 +56,7 @@ unsafe impl Sync for Client {}
 impl Client {
     /// Connects to the media driver in `dir`; waits `timeout_ms` at most for signs of life.
     pub fn connect(dir: &str, timeout_ms: u64) -> Result<Self, AeronError> {
-        let errors = Arc::new(ErrorSink::default());
+        let errors = Arc::new(ErrorLog::default());
         let dir = c_string(dir)?;
         let mut context = ptr::null_mut();
         let mut client = ptr::null_mut();
@@ -65,8 +65,8 @@ impl Client {
             checked(c::aeron_context_init(&raw mut context))?;
             let handle = (|| {
                 checked(c::aeron_context_set_dir(context, dir.as_ptr()))?;
-                let sink = Arc::as_ptr(&errors).cast_mut().cast();
-                checked(c::aeron_context_set_error_handler(context, Some(on_error), sink))?;
+                let log = Arc::as_ptr(&errors).cast_mut().cast();
+                checked(c::aeron_context_set_error_handler(context, Some(on_error), log))?;
                 checked(c::aeron_context_set_driver_timeout_ms(context, timeout_ms))?;
                 checked(c::aeron_context_set_idle_sleep_duration_ns(context, 4_000_000))?;
                 // The strategy was loaded with the default of 16 ms: only loading it again changes it.

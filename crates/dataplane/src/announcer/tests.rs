@@ -90,7 +90,7 @@ impl Driver {
         MappedEpoch::open(announce, &self.bases, Access::Read).unwrap().activity_ns()
     }
 
-    fn beat(&self) {
+    fn heartbeat(&self) {
         self.announcer.heartbeat_ns.store(self.now_ns, Ordering::Relaxed);
     }
 }
@@ -155,7 +155,7 @@ fn without_a_beat_announces_and_signs_of_life_stop_until_the_next_one() {
     let mut driver = Driver::new(3 * PERIOD);
     let announce = driver.make(5, 10, 0);
     driver.put(&announce);
-    driver.beat();
+    driver.heartbeat();
     driver.pass(3 * PERIOD);
     assert_eq!(driver.sent(9).len(), 1);
     let last = driver.now_ns;
@@ -165,7 +165,7 @@ fn without_a_beat_announces_and_signs_of_life_stop_until_the_next_one() {
         assert!(driver.sent(9).is_empty());
         assert_eq!(driver.activity(&announce), last);
     }
-    driver.beat();
+    driver.heartbeat();
     driver.pass(0);
     assert_eq!(driver.sent(9).len(), 1);
     assert_eq!(driver.activity(&announce), driver.now_ns);
@@ -216,9 +216,9 @@ fn every_lock_is_seen_within_the_time_however_short_the_rounds() {
     rounds(&mut driver);
     drop(locks);
     rounds(&mut driver);
-    let mut deaths = driver.announcer.dead_producers();
-    deaths.sort_unstable();
-    assert_eq!(deaths, (1..=8).map(|id| (id, 10)).collect::<Vec<_>>());
+    let mut dead_producers = driver.announcer.dead_producers();
+    dead_producers.sort_unstable();
+    assert_eq!(dead_producers, (1..=8).map(|id| (id, 10)).collect::<Vec<_>>());
 }
 
 #[test]
@@ -273,10 +273,10 @@ fn a_thousand_turns_are_spread_over_the_period_and_each_comes_again_after_one() 
     for first in [1, 10_000, 4_000_000_000] {
         let mut rounds = [0; 500];
         for stream_id in first..first + 1000 {
-            let turn = next_refresh_ns(stream_id, now, PERIOD);
-            assert!(turn > now && turn <= now + PERIOD);
-            assert_eq!(next_refresh_ns(stream_id, turn, PERIOD), turn + PERIOD);
-            rounds[((turn - now - 1) / (2 * MS)) as usize] += 1;
+            let refresh = next_refresh_ns(stream_id, now, PERIOD);
+            assert!(refresh > now && refresh <= now + PERIOD);
+            assert_eq!(next_refresh_ns(stream_id, refresh, PERIOD), refresh + PERIOD);
+            rounds[((refresh - now - 1) / (2 * MS)) as usize] += 1;
         }
         assert!(rounds.iter().all(|n| *n <= 4), "{rounds:?}");
     }

@@ -149,8 +149,8 @@ impl Consumer {
 
     pub fn is_connected(&self) -> bool {
         let mut state = self.lock();
-        let is_there = |s: &mut Subscription| s.is_connected();
-        state.fallback.is_some() || state.subscription.get().is_some_and(is_there)
+        let is_connected = |s: &mut Subscription| s.is_connected();
+        state.fallback.is_some() || state.subscription.get().is_some_and(is_connected)
     }
 
     pub fn is_ready(&self) -> bool {

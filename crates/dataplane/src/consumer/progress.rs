@@ -140,8 +140,9 @@ impl Consumer {
     /// Whether it asked for progress, and whether that comes on a stream of its own.
     pub fn reads_progress(&self) -> (bool, bool) {
         let mut state = self.lock();
-        let own = |f: &mut Box<ProgressReader>| f.subscription.get().is_some_and(|s| s.is_connected());
-        let on_per_consumer = state.progress.as_mut().is_some_and(own);
+        let is_connected =
+            |f: &mut Box<ProgressReader>| f.subscription.get().is_some_and(|s| s.is_connected());
+        let on_per_consumer = state.progress.as_mut().is_some_and(is_connected);
         (state.progress.is_some(), on_per_consumer)
     }
 

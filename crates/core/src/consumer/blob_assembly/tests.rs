@@ -154,7 +154,7 @@ proptest! {
     fn only_an_unbroken_row_of_chunks_makes_a_blob(pieces in proptest::collection::vec(piece(), 0..80)) {
         let mut blobs = Blobs::default();
         let mut model: std::collections::HashMap<u32, (u32, usize)> = std::collections::HashMap::new();
-        let mut whole = 0;
+        let mut count = 0;
         for piece in pieces {
             match piece {
                 Piece::Announce(version, blob_type) => {
@@ -172,10 +172,10 @@ proptest! {
                 }
                 Piece::Complete(version) => {
                     blobs.on_complete(SESSION_ID, complete(version, u64::from(checksum::crc32c(BODY))));
-                    whole += u64::from(model.remove(&version).is_some_and(|(_, have)| have == BODY.len()));
+                    count += u64::from(model.remove(&version).is_some_and(|(_, have)| have == BODY.len()));
                 }
             }
-            prop_assert_eq!(blobs.completed(), whole);
+            prop_assert_eq!(blobs.completed(), count);
             for blob_type in 1..3 {
                 prop_assert!(found(&blobs, blob_type).is_none_or(|bytes| bytes == BODY));
             }

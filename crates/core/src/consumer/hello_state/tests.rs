@@ -93,15 +93,15 @@ fn a_new_producer_has_granted_nothing_yet() {
 #[test]
 fn a_fallback_of_an_unknown_scheme_is_refused_and_a_known_one_taken() {
     let mut g = hello_state();
-    let away = |uri: &str| ConsumerConfig {
+    let fallback = |uri: &str| ConsumerConfig {
         use_shm: false,
         fallback_uri: uri.into(),
         ..config(StreamRequest::At(own(31_000)))
     };
     g.on_config(&config(StreamRequest::At(own(31_000))));
-    assert_eq!(g.on_config(&away("http://x")), [ConfigChange::UnknownFallback("http://x".into())]);
-    assert_eq!(g.on_config(&away("bridge://1?x")), [ConfigChange::Fallback("bridge://1?x".into())]);
-    assert!(g.on_config(&away("bridge://1?x")).is_empty());
+    assert_eq!(g.on_config(&fallback("http://x")), [ConfigChange::UnknownFallback("http://x".into())]);
+    assert_eq!(g.on_config(&fallback("bridge://1?x")), [ConfigChange::Fallback("bridge://1?x".into())]);
+    assert!(g.on_config(&fallback("bridge://1?x")).is_empty());
     assert_eq!(g.on_config(&config(StreamRequest::At(own(31_000)))), [ConfigChange::Shm]);
 }
 
@@ -175,8 +175,8 @@ proptest! {
                     Vec::new()
                 }
             };
-            for turn in changes {
-                match turn {
+            for change in changes {
+                match change {
                     ConfigChange::Descriptors(address) => reads = address,
                     ConfigChange::Control(address) => receives = address,
                     _ => {}

@@ -88,8 +88,8 @@ fn who_cannot_read_shared_memory_is_not_told_to() {
     let mut w = grants();
     let remote = ConsumerHello { supports_shm: false, descriptor: address(31_000), ..hello(7) };
     let newer = ConsumerHello { expected_layout_version: LAYOUT_VERSION + 1, ..hello(8) };
-    for said in [remote, newer] {
-        let (answer, changes) = w.on_hello(&said, 0).expect("for us");
+    for hello in [remote, newer] {
+        let (answer, changes) = w.on_hello(&hello, 0).expect("for us");
         assert_eq!((answer.use_shm, answer.descriptor, changes), (false, StreamRequest::None, vec![]));
     }
     let order = ConsumerConfig { use_shm: true, ..w.answer(7, None) };
@@ -143,11 +143,11 @@ fn what_a_supervisor_orders_is_not_undone_by_a_later_hello() {
     assert_eq!((config.mode, config.descriptor), (Mode::RateLimited, address(31_000)));
     assert!(w.on_order(&ConsumerConfig { consumer_id: 9, ..order.clone() }, S).is_empty());
     // An order to a channel that is not allowed opens nothing, not at the next hello either.
-    let away = StreamRequest::At(StreamAddress {
+    let foreign = StreamRequest::At(StreamAddress {
         channel: "aeron:udp?endpoint=10.0.0.1:4".into(),
         stream_id: 31_001,
     });
-    w.on_order(&ConsumerConfig { descriptor: away, ..order }, S);
+    w.on_order(&ConsumerConfig { descriptor: foreign, ..order }, S);
     assert_eq!(send_hello(&mut w, &asks).0.descriptor, StreamRequest::None);
 }
 

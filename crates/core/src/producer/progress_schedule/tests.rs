@@ -144,11 +144,11 @@ proptest! {
         let mut progress_schedule = ProgressSchedule::default();
         let (mut now_ns, mut next_seq, mut pace) = (1u64, 0u64, None::<ProgressPace>);
         let mut open: Vec<(u64, FilledBytes)> = Vec::new();
-        let mut said: BTreeMap<u64, Vec<ProgressUpdate>> = BTreeMap::new();
+        let mut sent_by_seq: BTreeMap<u64, Vec<ProgressUpdate>> = BTreeMap::new();
         let mut last_step = None;
         for (pause, act) in acts {
             now_ns += pause;
-            let mut words = Vec::new();
+            let mut updates = Vec::new();
             match act {
                 Act::Begin => {
                     open.push((next_seq, progress_schedule.begin(next_seq, 1)));
@@ -160,9 +160,9 @@ proptest! {
                 Act::End(i, committed) if i < open.len() => {
                     let (seq, filled) = open.remove(i);
                     if committed {
-                        words.extend(progress_schedule.complete(seq, filled.get()));
+                        updates.extend(progress_schedule.complete(seq, filled.get()));
                     } else {
-                        prop_assert_eq!(progress_schedule.forget(seq), said.contains_key(&seq));
+                        prop_assert_eq!(progress_schedule.forget(seq), sent_by_seq.contains_key(&seq));
                     }
                 }
                 Act::End(..) => {}
@@ -177,11 +177,11 @@ proptest! {
                     prop_assert!(last_step.is_none_or(|at_ns| now_ns - at_ns >= interval_ns));
                     last_step = Some(now_ns);
                 }
-                words.push(update);
+                updates.push(update);
             }
-            prop_assert!(pace.is_some() || words.is_empty());
-            for update in words {
-                let before = said.entry(update.seq).or_default();
+            prop_assert!(pace.is_some() || updates.is_empty());
+            for update in updates {
+                let before = sent_by_seq.entry(update.seq).or_default();
                 match before.last() {
                     None => prop_assert_eq!(update.state, ProgressState::Started),
                     Some(last) => {

@@ -18,10 +18,10 @@ fn shape() -> BatchTemplate {
 }
 
 /// A batch with sequences, a word that describes its tensors, and a payload which no checksum here covers.
-fn batch(seqs: &[u64], word: &[u8], payload: usize) -> Vec<u8> {
+fn batch(seqs: &[u64], suffix: &[u8], payload: usize) -> Vec<u8> {
     let described: Vec<u8> =
-        seqs.iter().flat_map(|seq| seq.to_le_bytes()).chain(word.iter().copied()).collect();
-    let pairs = [0, seqs.len() * 8, seqs.len() * 8, word.len()];
+        seqs.iter().flat_map(|seq| seq.to_le_bytes()).chain(suffix.iter().copied()).collect();
+    let pairs = [0, seqs.len() * 8, seqs.len() * 8, suffix.len()];
     let mut metadata = b"like".to_vec();
     for number in [described.len() + payload, seqs.len(), seqs.len(), 0].iter().chain(&pairs) {
         metadata.extend((*number as u64).to_le_bytes());
@@ -99,9 +99,9 @@ fn places_outside_the_metadata_or_in_each_other_find_nothing() {
 proptest! {
     #[test]
     fn cut_anywhere_only_whole_batches_are_found(cut in 0..3 * 200_usize) {
-        let whole = three();
-        let data = &whole[..cut.min(whole.len())];
-        let ends = [batch(&[0, 1], b"u8", 10).len() * 2, whole.len()];
+        let complete = three();
+        let data = &complete[..cut.min(complete.len())];
+        let ends = [batch(&[0, 1], b"u8", 10).len() * 2, complete.len()];
         prop_assert_eq!(found(data).len(), ends.iter().filter(|&&end| end <= data.len()).count());
     }
 

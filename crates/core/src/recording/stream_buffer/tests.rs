@@ -23,7 +23,7 @@ fn all(track: &mut StreamBuffer) -> Vec<Arena> {
     out
 }
 
-fn said(arenas: &[Arena]) -> Vec<(u64, u64, u64, &'static str)> {
+fn gaps_in(arenas: &[Arena]) -> Vec<(u64, u64, u64, &'static str)> {
     arenas.iter().flat_map(|a| &a.gaps).map(|g| (g.epoch, g.first_seq, g.count, g.reason)).collect()
 }
 
@@ -50,12 +50,12 @@ fn a_full_buffer_loses_frames_and_says_how_many() {
     assert_eq!(kept, [0, 1]);
     let arenas = all(&mut t);
     assert_eq!(arenas.len(), 3, "two with a frame, one with the gap");
-    assert_eq!(said(&arenas), [(1, 2, 8, BACKLOG)]);
+    assert_eq!(gaps_in(&arenas), [(1, 2, 8, BACKLOG)]);
     drop(arenas);
     assert!(frame(&mut t, 1, 10, BLOCK), "there is room again");
     t.backlog_reason = DISK_FULL;
     assert!(frame(&mut t, 1, 11, BLOCK) && !frame(&mut t, 1, 12, BLOCK));
-    assert_eq!(said(&all(&mut t)), [(1, 12, 1, DISK_FULL)]);
+    assert_eq!(gaps_in(&all(&mut t)), [(1, 12, 1, DISK_FULL)]);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_frame_that_can_never_fit_is_no_backlog() {
     let mut t = track(2, 100);
     assert!(!frame(&mut t, 1, 0, 2 * BLOCK + 1));
     assert!(frame(&mut t, 1, 1, 2 * BLOCK), "a run of both");
-    assert_eq!(said(&all(&mut t)), [(1, 0, 1, TOO_LARGE)]);
+    assert_eq!(gaps_in(&all(&mut t)), [(1, 0, 1, TOO_LARGE)]);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn what_nobody_told_is_a_gap_all_the_same() {
     frame(&mut t, 1, 5, 10);
     frame(&mut t, 1, 9, 10);
     t.lost(1, 12, 1, "late");
-    assert_eq!(said(&all(&mut t)), [(1, 6, 3, GAP), (1, 10, 2, GAP), (1, 12, 1, "late")]);
+    assert_eq!(gaps_in(&all(&mut t)), [(1, 6, 3, GAP), (1, 10, 2, GAP), (1, 12, 1, "late")]);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn sequences_that_come_again_and_epochs_that_are_over_change_nothing() {
     assert!(!frame(&mut t, 5, 5, 10) && !frame(&mut t, 5, 2, 10) && !frame(&mut t, 4, 9, 10));
     t.lost(5, 3, 2, "late");
     t.lost(3, 3, 2, "late");
-    assert_eq!(said(&all(&mut t)), []);
+    assert_eq!(gaps_in(&all(&mut t)), []);
     assert_eq!(t.counts.strays, 4);
 }
 
@@ -110,7 +110,7 @@ fn a_new_epoch_begins_a_new_arena_and_the_rest_of_the_old_one_is_lost() {
     t.unmapped(0, 8);
     let arenas = all(&mut t);
     assert_eq!(arenas.iter().map(|a| (a.epoch, a.rows.len())).collect::<Vec<_>>(), [(1, 1), (2, 1)]);
-    assert_eq!(said(&arenas), [(1, 6, 3, EPOCH)], "what lies between was lost as well");
+    assert_eq!(gaps_in(&arenas), [(1, 6, 3, EPOCH)], "what lies between was lost as well");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn an_epoch_that_was_heard_of_before_it_was_mapped_begins_there() {
         t.unmapped(2, seq);
     }
     frame(&mut t, 2, 4, 10);
-    assert_eq!(said(&all(&mut t)), [(2, 0, 3, UNMAPPED), (2, 3, 1, GAP)]);
+    assert_eq!(gaps_in(&all(&mut t)), [(2, 0, 3, UNMAPPED), (2, 3, 1, GAP)]);
     assert_eq!(t.counts, Counts { rows: 2, bytes: 20, lost: 4, strays: 0 });
 }
 
@@ -134,7 +134,7 @@ fn who_goes_on_says_what_was_missed_meanwhile() {
     t.lost(1, 15, 1, "late");
     frame(&mut t, 1, 17, 10);
     frame(&mut t, 1, 19, 10);
-    assert_eq!(said(&all(&mut t)), [(1, 10, 7, NOT_RECORDING), (1, 18, 1, GAP)]);
+    assert_eq!(gaps_in(&all(&mut t)), [(1, 10, 7, NOT_RECORDING), (1, 18, 1, GAP)]);
 }
 
 #[test]
