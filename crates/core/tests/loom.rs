@@ -112,6 +112,6 @@ fn without_release_on_the_commit_a_torn_frame_is_accepted() {
 }
 
 #[test]
-fn without_the_second_look_a_torn_frame_is_accepted() {
+fn without_the_second_check_a_torn_frame_is_accepted() {
     assert!(sees_a_torn_frame(Broken::SecondCheck));
 }

@@ -39,13 +39,13 @@ fn allocations(f: impl FnOnce()) -> u64 {
 }
 
 #[test]
-fn the_counter_counts() {
+fn allocation_counter_counts() {
     assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1)))), 1);
 }
 
 /// requirement: service-5-3
 #[test]
-fn a_million_foreign_tags_cost_no_allocation() {
+fn foreign_tags_cost_no_allocation() {
     let filter = TagFilter::new(["service:mine".to_owned()]);
     let mut event = vec![0; 56];
     put_u16(&mut event, MESSAGE_HEADER_BLOCK_LENGTH, EVENT_MESSAGE_BLOCK_LENGTH);
@@ -63,7 +63,7 @@ fn a_million_foreign_tags_cost_no_allocation() {
 }
 
 #[test]
-fn the_latency_of_a_million_frames_costs_no_allocation() {
+fn latency_costs_no_allocation() {
     let latency = Latency::default();
     let counted = allocations(|| {
         for frame in 0..1_000_000u64 {
@@ -74,7 +74,7 @@ fn the_latency_of_a_million_frames_costs_no_allocation() {
 }
 
 #[test]
-fn frames_that_are_recorded_cost_no_allocation() {
+fn recording_costs_no_allocation() {
     let memory = ArenaPool::new(BlockPool::new(4 << 20, 1 << 16).unwrap());
     let mut track = StreamBuffer::new(1, memory, Limits { rows: 128, age_ns: 0 }, None);
     let (mut out, mut seq) = (Vec::with_capacity(16), 0);

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_that_is_too_long_is_cut_between_characters() {
+    fn long_label_is_truncated_between_characters() {
         let label = format!("x{}", "é".repeat(300));
         let counter = CounterEndpoint::new(&label, 9001, 0);
         assert_eq!(counter.label(), format!("x{}", "é".repeat(189)));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn it_counts_without_a_media_driver() {
+    fn counter_works_without_a_media_driver() {
         let counter = CounterEndpoint::new("c", 9001, 5);
         counter.add(3);
         assert_eq!(counter.value(), 8);

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_hands_on_in_order_and_keeps_no_more_than_it_may() {
+    fn queue_is_ordered_and_bounded() {
         let queue = DescriptorQueue::default();
         assert!(queue.next().is_none());
         for seq in 0..MAX_WAITING as u64 + 3 {

@@ -63,7 +63,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn a_thread_that_never_pauses_lets_the_other_in() {
+    fn priority_waiter_gets_a_busy_lock() {
         let (lock, stop) = (PriorityLock::new(()), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_try_takes_a_free_lock_and_no_other() {
+    fn try_lock_takes_a_free_lock_only() {
         let lock = PriorityLock::new(1);
         assert_eq!(lock.try_lock().as_deref(), Some(&1));
         let guard = lock.lock();

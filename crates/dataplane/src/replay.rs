@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_alike_share_what_is_said_of_them() {
+    fn alike_rows_share_their_spec() {
         let spec = |n: usize| TensorSpec::new(DTYPE_UINT8, MAJOR_ORDER_ROW, &[n]);
         let mut table = RowTable::with_capacity(4);
         for shape in [Some(4), Some(4), None, Some(5)] {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_that_changed_or_ends_elsewhere_is_damaged() {
+    fn changed_or_truncated_payload_is_damaged() {
         let bytes = b"0123456789";
         let crc = checksum::crc32c(&bytes[2..6]);
         let mut table = RowTable::with_capacity(3);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_is_waited_for_until_the_turn_is_over() {
+    fn wait_ends_at_the_due_time_or_the_deadline() {
         let now = monotonic_ns();
         assert!(wait(None, now + 1_000_000_000));
         assert!(!wait(None, now));

@@ -151,7 +151,7 @@ mod tests {
 
     /// requirement: wire-10.1.1-1, wire-10.1.1-2, wire-15.1-3
     #[test]
-    fn an_announce_older_than_the_window_is_ignored() {
+    fn stale_announce_is_ignored() {
         let at = |age: u64| announce(7, NOW.monotonic_ns - age, CLOCK_DOMAIN_MONOTONIC);
         assert_eq!(filter().on_announce(&at(3 * S), 0, CurrentMapping::Unmapped, NOW), AnnounceAction::Map);
         assert_eq!(
@@ -162,7 +162,7 @@ mod tests {
 
     /// requirement: wire-10.1.1-3
     #[test]
-    fn a_monotonic_announce_from_before_the_join_is_ignored() {
+    fn monotonic_announce_from_before_the_join_is_ignored() {
         let a = announce(7, NOW.monotonic_ns - S, CLOCK_DOMAIN_MONOTONIC);
         let join = NOW.monotonic_ns - S + 1;
         assert_eq!(
@@ -174,7 +174,7 @@ mod tests {
 
     /// requirement: wire-10.1.1-4
     #[test]
-    fn a_realtime_announce_is_judged_by_freshness_alone() {
+    fn realtime_announce_is_checked_for_freshness_only() {
         let at = |age: u64| announce(7, NOW.realtime_ns - age, CLOCK_DOMAIN_REALTIME_SYNCED);
         assert_eq!(
             filter().on_announce(&at(2 * S), u64::MAX, CurrentMapping::Unmapped, NOW),
@@ -188,7 +188,7 @@ mod tests {
 
     /// requirement: wire-10.1.1-2, wire-15.2-1, wire-15.21-5
     #[test]
-    fn the_highest_epoch_wins_and_any_other_means_a_new_mapping() {
+    fn highest_epoch_wins_and_a_change_remaps() {
         let mut j = filter();
         assert_eq!(j.on_announce(&fresh(7), 0, CurrentMapping::Unmapped, NOW), AnnounceAction::Map);
         assert_eq!(j.on_announce(&fresh(7), 0, ACTIVE, NOW), AnnounceAction::Keep);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_epoch_is_believed_once_the_higher_one_fell_silent() {
+    fn lower_epoch_is_accepted_once_the_higher_is_stale() {
         let mut j = filter();
         j.on_announce(&fresh(7), 0, CurrentMapping::Unmapped, NOW);
         let later = Now { monotonic_ns: NOW.monotonic_ns + 4 * S, ..NOW };
@@ -219,7 +219,7 @@ mod tests {
 
     /// requirement: wire-15.1-1
     #[test]
-    fn an_unknown_layout_is_ignored() {
+    fn announce_of_an_unknown_layout_is_ignored() {
         let a = PoolAnnounce { layout_version: 2, ..fresh(7) };
         assert_eq!(
             filter().on_announce(&a, 0, CurrentMapping::Unmapped, NOW),

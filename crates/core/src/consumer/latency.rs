@@ -141,7 +141,7 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     #[test]
-    fn times_that_cannot_be_this_clocks_are_left_out_and_counted() {
+    fn implausible_times_are_left_out_and_counted() {
         let latency = Latency::default();
         let now = 1_000_000 * S;
         for capture in [now + 1, NULL_U64, 0, now - 69 * S] {
@@ -155,7 +155,7 @@ mod tests {
 
     /// requirement: wire-10.2.1-4
     #[test]
-    fn the_publish_time_counts_where_there_is_one() {
+    fn publish_time_takes_precedence() {
         let latency = Latency::default();
         latency.record(Some(100), 7, 150);
         let report = latency.report();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_told_of_until_the_next_has_ended() {
+    fn last_interval_is_reported_until_the_next_ends() {
         let latency = Latency::default();
         latency.record(None, 0, 10);
         assert_eq!((latency.report().last.count, latency.intervals()), (0, 0));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_is_the_announced_one() {
+    fn latency_uses_the_announced_clock() {
         let latency = Latency::default();
         assert!(elapsed(monotonic_ns(), latency.now_ns()).is_some());
         latency.follow_clock(CLOCK_DOMAIN_REALTIME_SYNCED);

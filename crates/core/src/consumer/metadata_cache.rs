@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restarted_producer_counts_anew_and_is_not_mixed_up() {
+    fn versions_of_a_restarted_producer_are_kept_apart() {
         let mut cache = MetadataCache::default();
         cache.on_announce(1, announce(10, "old"));
         cache.on_meta(1, meta(1, 7));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_without_announces_is_believed_for_every_epoch_until_it_names_one() {
+    fn source_without_announces_counts_for_every_epoch() {
         let mut cache = MetadataCache::default();
         cache.on_meta(1, meta(3, 5));
         assert_eq!(value(cache.at(99, 3)), Some(5));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_heard_again_stays_the_very_same_and_outlives_what_is_not() {
+    fn repeated_version_is_shared_and_kept_longest() {
         let mut cache = MetadataCache::default();
         cache.on_announce(1, announce(1, ""));
         cache.on_meta(1, meta(1, 0));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn large_attributes_are_bounded_by_their_bytes() {
+    fn cache_is_bounded_by_attribute_bytes() {
         let mut cache = MetadataCache::default();
         for version in 1..40 {
             let mut large = meta(version, 0);
@@ -218,7 +218,7 @@ mod tests {
     proptest! {
         /// Against a model that forgets nothing: what was said last of an epoch and version is what is found.
         #[test]
-        fn it_finds_what_was_said_last(steps in proptest::collection::vec(step(), 0..60)) {
+        fn cache_returns_the_last_version(steps in proptest::collection::vec(step(), 0..60)) {
             let (mut cache, mut announced) = (MetadataCache::default(), HashMap::new());
             let mut model: HashMap<(u64, u32), u8> = HashMap::new();
             for session_id in 0..3 {

@@ -85,7 +85,7 @@ mod tests {
     const BRIDGE: &str = "bridge://1?stream=5";
 
     #[test]
-    fn it_waits_maps_and_waits_again() {
+    fn phase_follows_map_and_unmap() {
         let mut phases = PhaseState::default();
         assert_eq!(phases.phase(), Phase::Unmapped);
         phases.on_mapped();
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_sends_it_away_and_another_brings_it_back() {
+    fn config_orders_fallback_and_return() {
         let mut phases = PhaseState::default();
         phases.on_mapped();
         phases.on_config(false, BRIDGE);
@@ -106,7 +106,7 @@ mod tests {
 
     /// requirement: wire-15.1-1, wire-15.22-13
     #[test]
-    fn regions_that_cannot_be_used_lead_to_the_spare_way() {
+    fn refused_regions_use_the_spare_fallback() {
         let mut phases = PhaseState::default();
         phases.on_config(true, BRIDGE);
         assert_eq!(phases.phase(), Phase::Unmapped, "there may be shared memory yet");
@@ -118,7 +118,7 @@ mod tests {
 
     /// requirement: wire-10.1.3-1
     #[test]
-    fn a_way_that_nobody_has_defined_is_no_way() {
+    fn fallback_of_an_unknown_scheme_is_ignored() {
         let mut phases = PhaseState::default();
         phases.on_mapped();
         for uri in
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_to_another_id_does_not_count() {
+    fn config_of_an_earlier_id_does_not_count() {
         let mut phases = PhaseState::default();
         phases.on_config(false, BRIDGE);
         phases.on_new_id();
@@ -161,7 +161,7 @@ mod tests {
     proptest! {
         /// The phase is that of the last word on regions and of the last config to this id, and of nothing else.
         #[test]
-        fn only_the_last_words_count(events in events()) {
+        fn only_the_last_config_counts(events in events()) {
             let mut phases = PhaseState::default();
             for event in &events {
                 match *event {

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_starts_goes_on_and_is_complete() {
+    fn frame_starts_progresses_and_completes() {
         let mut tracker = ProgressTracker::default();
         let pairs = [(Started, 0), (Progress, 10), (Progress, 4096), (Complete, 4096)];
         assert_eq!(updates(&mut tracker, 3, &pairs), [ProgressVerdict::New; 4]);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_words_and_repeated_ones_do_no_harm() {
+    fn lost_and_repeated_updates_are_harmless() {
         let mut tracker = ProgressTracker::default();
         assert_eq!(updates(&mut tracker, 1, &[(Progress, 10), (Complete, 20)]), [ProgressVerdict::New; 2]);
         let twice = updates(&mut tracker, 2, &[(Started, 0), (Started, 0), (Progress, 5), (Progress, 5)]);
@@ -195,7 +195,7 @@ mod tests {
 
     /// requirement: wire-10.2.2-5
     #[test]
-    fn going_backwards_drops_the_frame() {
+    fn progress_that_goes_backwards_drops_the_frame() {
         for pairs in [
             [(Started, 0), (Progress, 10), (Progress, 9)],
             [(Started, 0), (Progress, 10), (Started, 10)],
@@ -211,7 +211,7 @@ mod tests {
 
     /// requirement: wire-10.2.2-4
     #[test]
-    fn more_bytes_than_the_payload_has_are_refused() {
+    fn progress_beyond_the_payload_is_invalid() {
         let mut tracker = ProgressTracker::default();
         let pairs = [(Started, 0), (Progress, 4097), (Complete, 4097)];
         assert_eq!(
@@ -224,7 +224,7 @@ mod tests {
 
     /// requirement: wire-10.2.2-3
     #[test]
-    fn a_header_that_breaks_a_rule_or_changes_is_refused() {
+    fn invalid_or_changed_header_is_rejected() {
         let mut tracker = ProgressTracker::default();
         assert_eq!(tracker.on_progress(1, Started, 0, Err(DropReason::Progress)), ProgressVerdict::Invalid);
         assert_eq!(tracker.on_progress(1, Progress, 9, Ok(outline(0))), ProgressVerdict::Repeated);
@@ -242,7 +242,7 @@ mod tests {
 
     /// requirement: wire-8.2-7, wire-10.2.2-1
     #[test]
-    fn a_slot_of_another_frame_says_nothing_of_this_one() {
+    fn slot_of_another_frame_is_late() {
         let mut tracker = ProgressTracker::default();
         for slot in [DropReason::Late, DropReason::Stale] {
             assert_eq!(tracker.on_progress(u64::MAX, Progress, 9, Err(slot)), ProgressVerdict::Late);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_forgotten_is_not_believed_again() {
+    fn evicted_frame_is_not_accepted_again() {
         let mut tracker = ProgressTracker::default();
         for seq in 0..=MAX_FRAMES as u64 {
             assert_eq!(updates(&mut tracker, seq, &[(Started, 100)]), [ProgressVerdict::New]);
@@ -269,7 +269,7 @@ mod tests {
     proptest! {
         /// Whatever is said: what is believed only rises, fits the payload, and takes little memory.
         #[test]
-        fn what_is_believed_only_rises(inputs in proptest::collection::vec(anything(), 0..400)) {
+        fn accepted_progress_only_rises(inputs in proptest::collection::vec(anything(), 0..400)) {
             let mut tracker = ProgressTracker::default();
             let mut believed = BTreeMap::new();
             for (seq, state, filled, slot) in inputs {
@@ -291,7 +291,7 @@ mod tests {
 
         /// The words of our own producers are never found fault with, whichever of them are lost.
         #[test]
-        fn our_own_words_are_believed(
+        fn tracker_accepts_the_schedule_of_a_producer(
             steps in proptest::collection::vec((0u64..900_000, 0u64..900, any::<bool>()), 1..100),
         ) {
             let mut progress_schedule = ProgressSchedule::default();

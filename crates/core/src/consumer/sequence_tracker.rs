@@ -106,7 +106,7 @@ mod tests {
 
     /// requirement: wire-15.4-1
     #[test]
-    fn a_jump_is_a_gap_of_what_lies_between() {
+    fn jump_counts_as_a_gap() {
         let mut t = SequenceTracker::new(256);
         assert_eq!(t.on_seq(10, false), SequenceStep::Next { missed: 0, reason: DropReason::Gap });
         assert_eq!(t.on_seq(14, false), SequenceStep::Next { missed: 3, reason: DropReason::Gap });
@@ -116,7 +116,7 @@ mod tests {
 
     /// requirement: wire-15.4-2
     #[test]
-    fn too_far_behind_skips_to_the_newest() {
+    fn far_behind_resyncs_to_the_newest() {
         let mut t = SequenceTracker::new(256);
         t.on_seq(0, false);
         assert_eq!(t.on_seq(300, false), SequenceStep::Next { missed: 299, reason: DropReason::Resync });
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn once_lapped_it_goes_on_from_the_middle_of_the_ring() {
+    fn lapped_reader_resumes_in_the_middle_of_the_ring() {
         let mut t = SequenceTracker::new(256);
         t.on_seq(10, false);
         t.on_overwritten(10, 18, 8);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn going_back_is_told_from_standing_still() {
+    fn regression_differs_from_duplicate() {
         let mut t = SequenceTracker::new(256);
         t.on_seq(5, false);
         assert_eq!(t.on_seq(5, false), SequenceStep::Duplicate);
@@ -149,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_ledger_adds_up_whatever_comes(
+        fn ledger_adds_up_for_any_sequence(
             events in proptest::collection::vec((0u64..2_000, any::<bool>(), 0u64..3_000, any::<bool>()), 0..200),
         ) {
             let mut t = SequenceTracker::new(256);

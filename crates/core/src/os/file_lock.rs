@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_taker_learns_who_holds_it() {
+    fn second_holder_learns_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let held = FileLock::acquire(&path, "pid 1").unwrap();

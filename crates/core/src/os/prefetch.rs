@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_memory_may_be_fetched_and_stays_as_it_is() {
+    fn prefetch_leaves_memory_unchanged() {
         let bytes: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
         let before = bytes.clone();
         for (start, end) in [(0, 0), (0, 1), (1, 99_999), (4096, 8192), (0, 100_000)] {

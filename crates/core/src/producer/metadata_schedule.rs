@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_said_on_change_and_every_period() {
+    fn attributes_are_sent_on_change_and_every_period() {
         let mut schedule = schedule();
         assert_eq!(sent(&mut schedule, 0), ["announce 1 of 5/6", "meta 1"]);
         assert!(sent(&mut schedule, SECOND - 1).is_empty());
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_epoch_and_a_new_consumer_hear_all_at_once() {
+    fn new_epoch_and_new_consumer_get_everything_at_once() {
         let mut schedule = schedule();
         schedule.put_blob(7, 1, b"x".to_vec());
         assert_eq!(sent(&mut schedule, 0).len(), 5);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_stays_due_and_goes_on_where_it_stopped() {
+    fn unsent_messages_stay_due() {
         let mut schedule = schedule();
         schedule.put_blob(7, 1, vec![1; 3 * CHUNK_MAX + 1]);
         assert_eq!(sent_at(&mut schedule, 0, IDENTITY, 1), ["announce 1 of 5/6"]);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_says_a_bounded_number_of_chunks_and_the_blob_arrives_whole() {
+    fn blob_is_sent_in_bounded_rounds() {
         let mut schedule = MetadataSchedule::new(1, Periods { attributes_ns: SECOND, blobs_ns: SECOND });
         let bytes: Vec<u8> = (0..100 * CHUNK_MAX + 77).map(|i| ((i * i) >> 7) as u8).collect();
         schedule.put_blob(9, 3, bytes.clone());
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blob_that_is_replaced_in_the_middle_begins_anew() {
+    fn replaced_blob_starts_again() {
         let mut schedule = schedule();
         schedule.put_blob(7, 1, vec![1; 3 * CHUNK_MAX]);
         sent_at(&mut schedule, 0, IDENTITY, 4);

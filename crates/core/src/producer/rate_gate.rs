@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_is_no_limit() {
+    fn rate_zero_is_no_limit() {
         assert!(RateGate::new(0).is_none());
     }
 
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_back_does_not_silence_the_stream() {
+    fn clock_set_back_does_not_stop_the_stream() {
         let count = passed(10, (0..10).map(|i| 100 * S + i * S / 10).chain((0..10).map(|i| i * S / 10)));
         assert!(count >= 18, "{count}");
     }
@@ -69,14 +69,14 @@ mod tests {
     proptest! {
         /// Times are the source's to set, so they may be anything.
         #[test]
-        fn any_times_pass_or_do_not(max_hz in 1u32.., times in proptest::collection::vec(any::<u64>(), 0..20)) {
+        fn any_timestamps_are_handled(max_hz in 1u32.., times in proptest::collection::vec(any::<u64>(), 0..20)) {
             let count = passed(max_hz, times.iter().copied());
             prop_assert_eq!(count > 0, !times.is_empty());
         }
 
         /// Over ten seconds: no more than the limit, and no less than what limit and source allow.
         #[test]
-        fn the_rate_is_that_asked_for(
+        fn rate_equals_the_request(
             max_hz in 1u32..200,
             source_hz in 1u32..2000,
             jitter in proptest::collection::vec(0u64..1000, 64),

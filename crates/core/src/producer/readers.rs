@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_counts_for_the_epoch_it_named_last() {
+    fn reader_counts_for_its_last_epoch() {
         let mut readers = Readers::new(10);
         readers.on_qos(1, 5, 100);
         readers.on_qos(2, 5, 100);
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_or_falls_silent_reads_no_more() {
+    fn stale_and_left_readers_do_not_count() {
         let mut readers = Readers::new(10);
         readers.on_qos(1, 5, 100);
         readers.on_qos(2, 5, 105);
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_costs_the_oldest() {
+    fn too_many_readers_evict_the_oldest() {
         let mut readers = Readers::new(u64::MAX);
         for id in 0..=MAX_READERS as u32 {
             readers.on_qos(id, 5, u64::from(id));

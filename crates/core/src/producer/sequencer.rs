@@ -119,7 +119,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_sequence_that_readers_know_of_is_not_given_out_again() {
+    fn known_sequence_is_not_reused() {
         let mut sequencer = Sequencer::new(4);
         let known = sequencer.take().unwrap();
         sequencer.leave_hole(known);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_behind_a_claim_waits_for_it() {
+    fn offer_behind_a_claim_is_deferred() {
         let mut sequencer = Sequencer::new(4);
         let claim = sequencer.take().unwrap();
         let offer = sequencer.take().unwrap();
@@ -144,7 +144,7 @@ mod tests {
 
     /// requirement: wire-15.7-2
     #[test]
-    fn the_nearest_newer_frame_that_is_complete_is_found_over_a_wrap_too() {
+    fn next_committed_is_found_across_a_wrap() {
         let mut sequencer = Sequencer::new(4);
         for _ in 0..3 {
             let seq = sequencer.take().unwrap();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_claim_gives_its_sequence_back_an_older_one_leaves_a_hole() {
+    fn abandoned_claim_leaves_a_hole_unless_newest() {
         let mut sequencer = Sequencer::new(4);
         let a = sequencer.take().unwrap();
         assert!(!sequencer.abandon(a));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_behind_a_claim_at_the_end_is_counted() {
+    fn deferred_frames_at_close_are_counted() {
         let mut sequencer = Sequencer::new(4);
         let _claim = sequencer.take().unwrap();
         for _ in 0..2 {
@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sequences_leave_in_order_once_and_all(ops in proptest::collection::vec(0u8..5, 0..300)) {
+        fn sequences_are_released_in_order_once(ops in proptest::collection::vec(0u8..5, 0..300)) {
             let mut sequencer = Sequencer::new(8);
             let mut open = Vec::new();
             let (mut taken, mut out, mut holes, mut given_back) = (0u64, Vec::new(), 0u64, 0u64);

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_do_not_overlap_and_come_back() {
+    fn block_runs_do_not_overlap_and_are_reused() {
         let blocks = BlockPool::new(4 * 4096, 4096).unwrap();
         let (one, two) = (blocks.take(4096).unwrap(), blocks.take(4097).unwrap());
         assert_eq!((one.bytes(), two.bytes()), (4096, 8192));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_can_be_written_to_its_end_and_outlives_its_maker() {
+    fn block_run_outlives_its_pool() {
         let blocks = BlockPool::new(10_000, 5_000).unwrap();
         assert_eq!(blocks.block_bytes() % 4096, 0);
         let run = blocks.take(10_000).unwrap();

@@ -57,7 +57,7 @@ mod tests {
         [PoolSpec { pool_id: 2, stride_bytes: 4096 }, PoolSpec { pool_id: 1, stride_bytes: 64 }];
 
     #[test]
-    fn it_is_a_mapping_like_any_other() {
+    fn anonymous_epoch_behaves_like_a_mapped_one() {
         let epoch = MappedEpoch::anonymous(5, 9, 8, &POOLS, 1 << 20).unwrap();
         assert_eq!((epoch.stream_id, epoch.epoch, epoch.nslots), (5, 9, 8));
         assert_eq!(epoch.smallest_pool(64), Some(0));
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_or_has_no_layout_is_refused() {
+    fn anonymous_epoch_refuses_size_and_layout() {
         let why = MappedEpoch::anonymous(5, 9, 8, &POOLS, 1000).unwrap_err();
         assert!(why.contains("1000 are allowed"), "{why}");
         let huge = [PoolSpec { pool_id: 1, stride_bytes: 1 << 31 }];

@@ -215,7 +215,7 @@ mod tests {
 
     /// requirement: wire-15.21a.5-3, wire-15.21a.5-5
     #[test]
-    fn a_file_swapped_for_a_link_between_check_and_open_is_refused() {
+    fn file_swapped_for_a_link_is_refused() {
         let (dir, bases, base) = setup();
         let path = base.join("a/b/file");
         let outside = dir.path().join("outside");
@@ -228,7 +228,7 @@ mod tests {
 
     /// requirement: wire-15.21a.5-3, wire-15.21a.5-4
     #[test]
-    fn a_file_swapped_for_another_file_is_refused_by_its_identity() {
+    fn file_swapped_for_another_is_refused() {
         let (dir, bases, base) = setup();
         let path = base.join("a/b/file");
         let swap = || {
@@ -240,7 +240,7 @@ mod tests {
 
     /// requirement: wire-15.21a.5-3
     #[test]
-    fn a_directory_swapped_for_a_link_is_refused() {
+    fn directory_swapped_for_a_link_is_refused() {
         let (dir, bases, base) = setup();
         let evil = dir.path().join("evil");
         fs::create_dir_all(evil.join("b")).unwrap();
@@ -257,7 +257,7 @@ mod tests {
 
     /// requirement: wire-15.21a.5-2
     #[test]
-    fn a_fifo_swapped_in_neither_blocks_nor_passes() {
+    fn swapped_in_fifo_is_refused_without_blocking() {
         let (_dir, bases, base) = setup();
         let path = base.join("a/b/file");
         let swap = || {
@@ -270,7 +270,7 @@ mod tests {
 
     /// requirement: wire-15.21a.5-1
     #[test]
-    fn a_base_reached_through_a_link_is_resolved_once_and_allowed() {
+    fn base_behind_a_link_is_resolved_once() {
         let (dir, _, base) = setup();
         let alias = dir.path().join("alias");
         symlink(&base, &alias).unwrap();

@@ -147,7 +147,7 @@ unsafe fn opaque(dst: *mut u8, src: *const u8, len: usize) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_length_and_alignment_arrives_whole() {
+    fn copy_is_exact_for_every_length_and_alignment() {
         let src: Vec<u8> = (0..300u32).map(|i| i as u8).collect();
         for skew in 0..9 {
             for len in 0..280 {

@@ -117,7 +117,7 @@ mod tests {
 
     /// requirement: wire-10.2.2-3
     #[test]
-    fn only_whole_rows_count() {
+    fn only_complete_rows_count() {
         let plain = tensor(MAJOR_ORDER_ROW, &[4, 6], &[], PROGRESS_UNIT_NONE, 0);
         assert_eq!(filled_slices(&plain, 25), Some(FilledSlices { axis: 0, count: 2 }));
         assert_eq!(counts(&plain, &[0, 11, 12, 47, 48, 1000]), [0, 0, 1, 3, 4, 4].map(Some));
@@ -127,7 +127,7 @@ mod tests {
 
     /// requirement: wire-10.2.2-3
     #[test]
-    fn rows_with_gaps_need_a_unit_that_names_them() {
+    fn padded_rows_need_a_progress_unit() {
         let unnamed = tensor(MAJOR_ORDER_ROW, &[4, 6], &[16, 2], PROGRESS_UNIT_NONE, 0);
         assert_eq!(filled_slices(&unnamed, 60), None);
         let named = tensor(MAJOR_ORDER_ROW, &[4, 6], &[16, 2], PROGRESS_UNIT_ROWS, 16);
@@ -139,7 +139,7 @@ mod tests {
 
     /// requirement: wire-8.2-13
     #[test]
-    fn the_unit_that_a_producer_declares_is_the_one_its_layout_has() {
+    fn progress_unit_must_match_the_layout() {
         let spec = |order, shape: &[usize]| TensorSpec::new(DTYPE_UINT16, order, shape).unwrap();
         for (order, shape, unit) in [
             (MAJOR_ORDER_ROW, &[4usize, 6][..], Unit::Rows),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_tensor_is_whole_from_the_start() {
+    fn empty_tensor_is_filled_from_the_start() {
         let empty = tensor(MAJOR_ORDER_ROW, &[3, 0], &[], PROGRESS_UNIT_NONE, 0);
         assert_eq!(counts(&empty, &[0]), [Some(3)]);
     }
@@ -172,7 +172,7 @@ mod tests {
     proptest! {
         /// Every byte of what is called whole lies in the prefix.
         #[test]
-        fn nothing_beyond_the_prefix_is_given_out(
+        fn filled_slices_stay_within_the_prefix(
             shape in proptest::collection::vec(1usize..6, 1..4),
             column in any::<bool>(),
             filled in 0u64..600,

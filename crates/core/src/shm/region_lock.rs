@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_taker_is_refused_until_the_first_lets_go() {
+    fn second_lock_is_refused_until_release() {
         let (_dir, bases, uri) = ring();
         let first = RegionLock::acquire(&uri, &bases).unwrap();
         assert!(matches!(RegionLock::acquire(&uri, &bases), Err(RegionLockError::Held)));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn another_descriptor_of_the_same_file_that_is_closed_ends_nothing() {
+    fn closing_another_descriptor_keeps_the_lock() {
         let (dir, bases, uri) = ring();
         let _lock = RegionLock::acquire(&uri, &bases).unwrap();
         drop(fs::OpenOptions::new().write(true).open(dir.path().join("header.ring")).unwrap());
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_tells_of_the_end_once_and_of_a_lock_never_taken_not_at_all() {
+    fn watch_reports_a_release_once() {
         let (_dir, bases, uri) = ring();
         let mut watch = LockWatch::open(&uri, &bases).unwrap();
         assert!(!watch.is_released());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_region_may_not_be_is_not_locked_either() {
+    fn lock_checks_path_containment() {
         let (dir, bases, uri) = ring();
         let link = dir.path().canonicalize().unwrap().join("link");
         symlink(dir.path().join("header.ring"), &link).unwrap();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forked_child_neither_keeps_the_lock_nor_ends_it() {
+    fn forked_child_neither_keeps_nor_ends_the_lock() {
         let (_dir, bases, uri) = ring();
         let lock = RegionLock::acquire(&uri, &bases).unwrap();
         let (mut ours, mut theirs) = ([0; 2], [0; 2]);

@@ -131,7 +131,7 @@ mod tests {
 
     /// requirement: wire-15.21-1, wire-15.21-4
     #[test]
-    fn a_slot_in_progress_is_refused_without_waiting() {
+    fn slot_in_progress_is_refused_without_waiting() {
         let word = AtomicU64::new(0);
         begin(&word, 7);
         assert_eq!(check(&word, 7), Err(Refusal::NotCommitted));
@@ -141,7 +141,7 @@ mod tests {
 
     /// requirement: wire-15.3-1, wire-15.21-3, wire-8.2-7, wire-8.2-16, wire-8.2-17
     #[test]
-    fn another_sequence_in_the_slot_is_told_apart_as_older_or_newer() {
+    fn other_sequence_in_the_slot_is_stale_or_overwritten() {
         let word = AtomicU64::new(committed(8));
         assert_eq!(check(&word, 16), Err(Refusal::Stale));
         assert_eq!(check(&word, 0), Err(Refusal::Overwritten));
@@ -151,7 +151,7 @@ mod tests {
 
     /// requirement: wire-8.3-4
     #[test]
-    fn a_word_that_changes_during_the_read_spoils_it() {
+    fn commit_word_change_during_a_read_is_detected() {
         let word = AtomicU64::new(committed(3));
         assert_eq!(read(&word, 3, || 42), Ok(42));
         assert_eq!(read(&word, 3, || begin(&word, 11)), Err(Refusal::Overwritten));
@@ -159,7 +159,7 @@ mod tests {
 
     /// requirement: wire-10.2.2-6
     #[test]
-    fn a_slot_belongs_to_its_frame_from_the_first_byte_to_the_next_lap() {
+    fn slot_belongs_to_its_frame_until_the_next_lap() {
         let word = AtomicU64::new(0);
         begin(&word, 7);
         assert!(belongs(&word, 7) && still_belongs(&word, 7) && !unchanged(&word, 7));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_is_the_sequence_and_a_bit() {
+    fn commit_word_is_sequence_and_flag() {
         assert_eq!(in_progress(5), 10);
         assert_eq!(committed(5), 11);
         assert_eq!(committed(MAX_SEQ), u64::MAX);

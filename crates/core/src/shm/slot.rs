@@ -84,7 +84,7 @@ mod tests {
 
     /// requirement: wire-8.2-2, wire-8.2-3, wire-8.2-5
     #[test]
-    fn a_slot_is_a_bare_block_with_the_commit_word_first() {
+    fn slot_is_a_block_with_the_commit_word_first() {
         let b = fields().encode();
         assert_eq!(b[..8], [0; 8]);
         assert_eq!(b[8..12], [48, 0, 0, 0]);
@@ -103,20 +103,20 @@ mod tests {
 
     /// requirement: wire-8.2-10
     #[test]
-    fn a_payload_offset_is_refused() {
+    fn payload_offset_is_refused() {
         assert_eq!(with(SLOT_HEADER_PAYLOAD_OFFSET + 3, 1), Err(DropReason::PayloadOffset));
     }
 
     /// requirement: wire-8.2-19, wire-10.2.1-9, wire-15.5-1
     #[test]
-    fn the_payload_slot_is_the_headers_own_index() {
+    fn payload_slot_equals_the_header_index() {
         assert_eq!(with(SLOT_HEADER_PAYLOAD_SLOT, 4), Err(DropReason::PayloadSlot));
         assert_eq!(with(SLOT_HEADER_PAYLOAD_SLOT + 3, 4), Err(DropReason::PayloadSlot));
     }
 
     /// requirement: wire-8.3-1
     #[test]
-    fn the_embedded_length_is_exactly_192() {
+    fn embedded_header_length_is_192() {
         for length in [0, 191, 193, 255] {
             assert_eq!(with(SLOT_HEADER_BYTES_LENGTH_AT, length), Err(DropReason::HeaderLength));
         }
@@ -124,7 +124,7 @@ mod tests {
 
     /// requirement: wire-8.2-4
     #[test]
-    fn padding_is_ignored() {
+    fn slot_padding_is_ignored() {
         assert_eq!(with(SLOT_HEADER_PAD + 25, 0xAB), decode(&fields().encode(), 5));
     }
 }

@@ -183,7 +183,7 @@ mod tests {
     const RING: Expected = Expected { kind: RegionKind::HeaderRing, ..POOL };
 
     #[test]
-    fn encoding_and_decoding_are_inverse_and_start_with_the_magic() {
+    fn superblock_round_trips_and_starts_with_magic() {
         let block = Superblock::new(&POOL, 42, 1_000);
         let bytes = block.encode();
         assert_eq!(bytes[..8], [0x31, 0x4D, 0x48, 0x53, 0x4C, 0x50, 0x4F, 0x54]);
@@ -196,7 +196,7 @@ mod tests {
 
     /// requirement: wire-7.1-1, wire-7.1-2, wire-7.1-3, wire-7.1-4, wire-15.1-1, wire-15.1-2
     #[test]
-    fn each_field_is_judged_by_its_name() {
+    fn mismatch_names_the_field() {
         let pool = Superblock::new(&POOL, 1, 1);
         let ring = Superblock::new(&RING, 1, 1);
         assert_eq!(pool.check(&POOL), Ok(()));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_peers_write_differently_is_accepted() {
+    fn peer_variants_are_accepted() {
         for slot_bytes in [4096, 0, NULL_U32] {
             assert_eq!(Superblock { slot_bytes, ..Superblock::new(&POOL, 1, 1) }.check(&POOL), Ok(()));
         }
@@ -228,7 +228,7 @@ mod tests {
 
     /// requirement: wire-15.22-9, wire-15.22-10
     #[test]
-    fn strides_are_powers_of_two_from_64_on() {
+    fn stride_is_a_power_of_two_from_64() {
         for good in [64, 128, 4096, 1 << 20, 1 << 31] {
             assert!(stride_is_valid(good), "{good}");
         }
@@ -239,7 +239,7 @@ mod tests {
 
     /// requirement: wire-6-1
     #[test]
-    fn a_region_is_64_bytes_and_its_slots() {
+    fn region_bytes_are_superblock_and_slots() {
         assert_eq!(RegionKind::HeaderRing.region_bytes(8), 64 + 8 * 256);
         assert_eq!(POOL.kind.region_bytes(8), 64 + 8 * 4096);
     }

@@ -258,14 +258,14 @@ mod tests {
 
     /// requirement: wire-8.2-4, wire-8.2-15
     #[test]
-    fn padding_is_ignored() {
+    fn tensor_padding_is_ignored() {
         assert!(with(TENSOR_HEADER_PAD_ALIGN, &[9]).is_ok());
         assert!(with(TENSOR_HEADER_PAD, &[0xEE; 109]).is_ok());
     }
 
     /// requirement: wire-8.2-9
     #[test]
-    fn one_to_eight_dimensions_pass() {
+    fn one_to_eight_dimensions_are_accepted() {
         for n in [0, 9, 255] {
             assert_eq!(with(TENSOR_HEADER_NDIMS, &[n]), Err(DropReason::Ndims));
         }
@@ -288,7 +288,7 @@ mod tests {
 
     /// requirement: wire-15.8-2
     #[test]
-    fn the_registry_has_the_agreed_numbers() {
+    fn dtype_registry_has_the_specified_numbers() {
         let sizes: Vec<_> = (0..16).map(item_size).collect();
         let (b, w, d, q) = (Some(1), Some(2), Some(4), Some(8));
         let expected = [None, b, b, w, w, d, d, q, q, d, q, b, None, b, b, None];
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_goes_out_as_it_lies_or_not_at_all() {
+    fn from_parts_keeps_the_layout_or_fails() {
         let from_parts = |order, dims: &[i32], strides: &[i64], len| {
             TensorSpec::from_parts(DTYPE_UINT16, order, dims, strides, len)
         };
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_larger_than_its_payload_is_refused() {
+    fn tensor_larger_than_its_payload_is_refused() {
         assert_eq!(Tensor::decode(&good(), 47), Err(DropReason::Extent));
         assert_eq!(with_strides(MAJOR_ORDER_ROW, &U16, &[16, 2], 59), Err(DropReason::Extent));
         assert!(with_strides(MAJOR_ORDER_ROW, &U16, &[16, 2], 60).is_ok());
@@ -354,7 +354,7 @@ mod tests {
 
     /// requirement: wire-8.2-6, wire-8.2-13, wire-8.2-14
     #[test]
-    fn a_progress_stride_must_be_the_true_one() {
+    fn progress_stride_must_match_the_strides() {
         let progress = |unit: u8, stride: u32| {
             let [a, b, c, d] = stride.to_le_bytes();
             with(TENSOR_HEADER_PROGRESS_UNIT, &[unit, a, b, c, d])
@@ -369,7 +369,7 @@ mod tests {
 
     /// requirement: wire-8.3-1, wire-8.3-2, wire-15.18-1, wire-15.21-2
     #[test]
-    fn the_embedded_message_must_be_this_one() {
+    fn embedded_message_must_be_a_tensor_header() {
         for (at, drop) in [
             (MESSAGE_HEADER_SCHEMA_ID, DropReason::HeaderMessage),
             (MESSAGE_HEADER_TEMPLATE_ID, DropReason::HeaderMessage),

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_back_as_it_went() {
+    fn announce_round_trips() {
         let a = announce();
         assert_eq!(PoolAnnounce::decode(&a.encode()), Decoded::Announce(a));
     }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lying_count_is_refused_before_it_costs_anything() {
+    fn wrong_pool_count_is_refused_before_allocation() {
         let mut bytes = announce().encode();
         let group = MESSAGE_HEADER_LENGTH + usize::from(SHM_POOL_ANNOUNCE_BLOCK_LENGTH);
         put_u16(&mut bytes, group + 2, 65_535);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_clock_is_refused() {
+    fn unknown_clock_domain_is_refused() {
         let mut bytes = announce().encode();
         bytes[MESSAGE_HEADER_LENGTH + SHM_POOL_ANNOUNCE_ANNOUNCE_CLOCK_DOMAIN] = 3;
         assert_eq!(PoolAnnounce::decode(&bytes), Decoded::Malformed("announceClockDomain"));
@@ -206,7 +206,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..300), ours in any::<bool>()) {
+        fn arbitrary_bytes_do_not_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..300), ours in any::<bool>()) {
             if ours && bytes.len() >= MESSAGE_HEADER_LENGTH {
                 put_message_header(&mut bytes, SHM_POOL_ANNOUNCE_BLOCK_LENGTH, SHM_POOL_ANNOUNCE_TEMPLATE_ID);
             }

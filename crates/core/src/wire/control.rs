@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn each_comes_back_as_it_went() {
+    fn messages_round_trip() {
         let [consumer, producer, progress] = all();
         assert!(
             matches!(ControlMessage::decode(&consumer), ControlMessage::QosConsumer(q) if q.encode() == consumer)
@@ -229,7 +229,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(mut bytes in proptest::collection::vec(any::<u8>(), 8..120), template in 0u16..14, length in 0u16..60) {
+        fn arbitrary_bytes_do_not_panic(mut bytes in proptest::collection::vec(any::<u8>(), 8..120), template in 0u16..14, length in 0u16..60) {
             put_message_header(&mut bytes, length, template);
             let _ = ControlMessage::decode(&bytes);
         }

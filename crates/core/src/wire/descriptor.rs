@@ -97,7 +97,7 @@ mod tests {
 
     /// requirement: wire-10.1-1
     #[test]
-    fn absent_is_null_on_the_wire_and_none_here() {
+    fn absent_fields_are_null_on_the_wire() {
         let b = bytes(PLAIN);
         assert_eq!(b[28..40], [0xFF; 12]);
         assert_eq!(FrameDescriptor::decode(&b), Decoded::Descriptor(PLAIN));
@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_that_no_commit_word_can_hold_is_malformed() {
+    fn sequence_beyond_63_bits_is_malformed() {
         let at = |seq| FrameDescriptor { seq, ..PLAIN };
         assert_eq!(FrameDescriptor::decode(&bytes(at(MAX_SEQ))), Decoded::Descriptor(at(MAX_SEQ)));
         assert_eq!(FrameDescriptor::decode(&bytes(at(MAX_SEQ + 1))), Decoded::Malformed);
     }
 
     #[test]
-    fn messages_of_others_are_not_ours_to_judge() {
+    fn messages_of_other_schemas_are_other() {
         let mut b = bytes(PLAIN);
         put_u16(&mut b, MESSAGE_HEADER_SCHEMA_ID, 901);
         assert_eq!(FrameDescriptor::decode(&b), Decoded::Other);

@@ -331,7 +331,7 @@ mod tests {
 
     /// requirement: driver-4.9-8
     #[test]
-    fn a_revocation_is_read_and_one_with_an_unknown_reason_or_role_is_void() {
+    fn revocation_with_an_unknown_reason_or_role_is_malformed() {
         let DriverMessage::Revoked(decoded) = DriverMessage::decode(&revoked(ROLE_PRODUCER, 2)) else {
             panic!("not read")
         };
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn both_revisions_of_a_request_have_their_own_length() {
+    fn request_revisions_have_their_own_length() {
         let request = AttachRequest {
             correlation_id: -1,
             stream_id: 1,
@@ -374,7 +374,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(
+        fn arbitrary_bytes_do_not_panic(
             mut bytes in proptest::collection::vec(any::<u8>(), 8..300),
             template in 0u16..9,
             length in prop_oneof![Just(51u16), Just(54), Just(26), Just(9), any::<u16>()],

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_an_event_with_a_tag() {
+    fn encoded_text_is_an_event_with_a_tag() {
         let event = encode_text("service:consumer:5", "latency", "{}", 7);
         assert_eq!(tag_of(&event), Some(&b"service:consumer:5"[..]));
         let block = &event[MESSAGE_HEADER_LENGTH..];
@@ -139,7 +139,7 @@ mod tests {
 
     /// requirement: service-5-3
     #[test]
-    fn only_the_exact_tag_is_ours() {
+    fn filter_matches_the_exact_tag() {
         let filter = TagFilter::new(["service:recorder".to_owned(), "service:recorder:2".to_owned()]);
         assert_eq!(filter.match_message(&event("service:recorder")), TagMatch::Ours);
         assert_eq!(filter.match_message(&event("service:recorder:2")), TagMatch::Ours);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_hears_only_answers_to_itself() {
+    fn filter_matches_own_correlation_ids() {
         let filter = TagFilter::default().answers_to(Some(7));
         let mut answer = event("service:x");
         assert_eq!(filter.match_message(&answer), TagMatch::Foreign);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_any_end() {
+    fn filter_star_matches_any_suffix() {
         let filter = TagFilter::new(["service:recorder:*".to_owned()]);
         assert_eq!(filter.match_message(&event("service:recorder:7")), TagMatch::Ours);
         assert_eq!(filter.match_message(&event("service:recorder")), TagMatch::Foreign);
@@ -167,7 +167,7 @@ mod tests {
 
     /// requirement: service-5-2
     #[test]
-    fn messages_of_other_schemas_and_cut_ones_are_unreadable() {
+    fn other_schemas_and_truncations_are_unreadable() {
         let filter = TagFilter::default();
         let complete = event("service:x");
         let tag_ends = MESSAGE_HEADER_LENGTH + 48 + 4 + 9;

@@ -83,7 +83,7 @@ mod tests {
                         stream=10000";
 
     #[test]
-    fn it_names_two_streams_and_a_source() {
+    fn fallback_uri_names_two_streams_and_a_source() {
         let text = FallbackUri::parse(GOOD).unwrap();
         assert_eq!(text.instance_id, "lab");
         assert_eq!(text.payload, ("aeron:udp?endpoint=10.0.0.2:40100|mtu=1408".into(), 3000));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_said() {
+    fn invalid_fallback_uri_is_explained() {
         for (old, new, why) in [
             ("bridge://", "http://", "use bridge://"),
             ("lab?", "?", "use bridge://"),
@@ -114,7 +114,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_fail_otherwise(text in ".*") {
+        fn arbitrary_text_parses_or_fails_cleanly(text in ".*") {
             prop_assert!(FallbackUri::parse(&text).is_err());
             let _ = FallbackUri::parse(&format!("{GOOD}{text}"));
         }

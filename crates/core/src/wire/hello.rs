@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn both_come_back_as_they_went() {
+    fn hello_and_config_round_trip() {
         assert_eq!(ConsumerHello::decode_body(&hello().encode()), Ok(hello()));
         assert_eq!(ConsumerConfig::decode_body(&config().encode()), Ok(config()));
         let limited = ConsumerConfig { mode: Mode::RateLimited, max_rate_hz: Some(5), ..config() };
@@ -270,7 +270,7 @@ mod tests {
 
     /// requirement: wire-10.1.3-2
     #[test]
-    fn one_half_of_a_lane_is_neither_a_request_nor_none() {
+    fn half_a_stream_address_is_invalid() {
         assert_eq!(StreamRequest::from_fields(String::new(), 0), StreamRequest::None);
         assert_eq!(StreamRequest::from_fields("aeron:ipc".into(), 0), StreamRequest::Invalid);
         assert_eq!(StreamRequest::from_fields(String::new(), 5), StreamRequest::Invalid);
@@ -289,7 +289,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_them_panic(mut bytes in proptest::collection::vec(any::<u8>(), 8..200), length in 0u16..60) {
+        fn arbitrary_bytes_do_not_panic(mut bytes in proptest::collection::vec(any::<u8>(), 8..200), length in 0u16..60) {
             put_message_header(&mut bytes, length, CONSUMER_HELLO_TEMPLATE_ID);
             let _ = ConsumerHello::decode_body(&bytes);
             let _ = ConsumerConfig::decode_body(&bytes);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_of_the_same_is_said_again() {
+    fn cache_hits_only_identical_messages() {
         let mut cache = MessageCache::new(1000);
         let first = message(CONSUMER_HELLO_TEMPLATE_ID, 5, 7, b"a");
         assert_eq!(cache.get(&first), None);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announce_is_the_same_at_another_time_and_another_with_another_producer() {
+    fn announce_hit_ignores_its_timestamp() {
         let mut cache = MessageCache::new(1000);
         cache.insert(&announce(9, 1), 1);
         assert_eq!(cache.get(&announce(9, 2)), Some(&1));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_cannot_fill_it() {
+    fn cache_is_bounded() {
         let mut cache = MessageCache::new(1000);
         for number in 0..500 {
             cache.insert(&message(CONSUMER_HELLO_TEMPLATE_ID, number, 1, &[0; 100]), number);

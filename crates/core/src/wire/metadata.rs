@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn each_comes_back_as_it_went() {
+    fn messages_round_trip() {
         for message in all() {
             let again = match MetadataMessage::decode(&message) {
                 MetadataMessage::Announce(m) => m.encode(),
@@ -314,7 +314,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(mut bytes in proptest::collection::vec(any::<u8>(), 8..200), template in 5u16..15, length in 0u16..40) {
+        fn arbitrary_bytes_do_not_panic(mut bytes in proptest::collection::vec(any::<u8>(), 8..200), template in 5u16..15, length in 0u16..40) {
             put_message_header(&mut bytes, length, template);
             let _ = MetadataMessage::decode(&bytes);
             let _ = MetadataMessage::stream_of(&bytes);

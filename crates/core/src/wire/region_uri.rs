@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uri_and_its_text_are_the_same_thing() {
+    fn region_uri_round_trips() {
         for (text, huge) in [
             ("shm:file?path=/dev/shm/a", false),
             ("shm:file?path=/dev/hugepages/a|require_hugepages=true", true),
@@ -153,7 +153,7 @@ mod tests {
 
     /// requirement: wire-15.22-1
     #[test]
-    fn only_absolute_posix_paths_of_visible_characters_pass() {
+    fn only_absolute_posix_paths_are_accepted() {
         for text in ["shm:file?path=a/b", "shm:file?path=./a", r"shm:file?path=C:\aeron\a"] {
             assert_eq!(refused(text), UriError::RelativePath, "{text}");
         }

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_consumers_account_is_read_as_it_was_written() {
+    fn consumer_status_is_parsed() {
         let bytes = message("service:consumer:5", "account", CONSUMER);
         let Some(StatusReport::Consumer(report)) = read(&bytes) else { panic!("not read") };
         assert_eq!((report.stream_id, report.consumer_id, report.pid, report.polls), (5, 7, 8, 4));
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_other_form_is_left_to_others() {
+    fn truncated_or_other_forms_are_not_parsed() {
         for end in 0..CONSUMER.len() {
             assert_eq!(read(&message("service:consumer:5", "account", &CONSUMER[..end])), None);
         }

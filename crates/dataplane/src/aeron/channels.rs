@@ -21,7 +21,7 @@ mod tests {
     use super::untethered;
 
     #[test]
-    fn a_parameter_is_added_once() {
+    fn channel_parameter_is_added_once() {
         assert_eq!(untethered("aeron:ipc"), "aeron:ipc?tether=false");
         assert_eq!(untethered("aeron:ipc?mtu=8k"), "aeron:ipc?mtu=8k|tether=false");
         assert_eq!(untethered("aeron:ipc?tether=true"), "aeron:ipc?tether=true");

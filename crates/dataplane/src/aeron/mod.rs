@@ -100,7 +100,7 @@ mod tests {
     use super::single_line;
 
     #[test]
-    fn an_error_is_one_line_with_the_words_that_help() {
+    fn error_is_one_line_with_its_detail() {
         let text = "(22) Invalid argument\n[aeron_uri_parse, aeron_uri.c:99] bad channel: x\n[f, g.c:1] \n";
         assert_eq!(single_line(text), "(22) Invalid argument: bad channel: x");
         assert_eq!(single_line("(-1) plain\n"), "(-1) plain");

@@ -96,7 +96,7 @@ impl Driver {
 }
 
 #[test]
-fn a_stream_is_announced_at_once_and_then_once_in_a_period() {
+fn stream_is_announced_at_once_and_every_period() {
     let mut driver = Driver::new(u64::MAX);
     let announce = driver.make(5, 10, 42);
     driver.put(&announce);
@@ -118,7 +118,7 @@ fn a_stream_is_announced_at_once_and_then_once_in_a_period() {
 }
 
 #[test]
-fn what_is_not_taken_stays_due_and_in_order() {
+fn unsent_announces_stay_due_in_order() {
     let mut driver = Driver::new(u64::MAX);
     for stream_id in [5, 6, 7] {
         driver.put(&driver.make(stream_id, 10, 0));
@@ -136,7 +136,7 @@ fn what_is_not_taken_stays_due_and_in_order() {
 }
 
 #[test]
-fn all_are_said_again_when_asked_a_bounded_number_in_a_round() {
+fn announce_now_repeats_all_in_bounded_rounds() {
     let driver = Driver::new(u64::MAX);
     let count = MAX_ANNOUNCES as u32 + 6;
     for stream_id in 1..=count {
@@ -151,7 +151,7 @@ fn all_are_said_again_when_asked_a_bounded_number_in_a_round() {
 }
 
 #[test]
-fn without_a_beat_announces_and_signs_of_life_stop_until_the_next_one() {
+fn announcing_stops_without_heartbeats() {
     let mut driver = Driver::new(3 * PERIOD);
     let announce = driver.make(5, 10, 0);
     driver.put(&announce);
@@ -172,7 +172,7 @@ fn without_a_beat_announces_and_signs_of_life_stop_until_the_next_one() {
 }
 
 #[test]
-fn the_end_of_a_lock_is_told_once_even_when_the_driver_stalls() {
+fn released_lock_is_reported_once() {
     let mut driver = Driver::new(0);
     let announce = driver.make(5, 10, 42);
     driver.put(&announce);
@@ -191,7 +191,7 @@ fn the_end_of_a_lock_is_told_once_even_when_the_driver_stalls() {
 }
 
 #[test]
-fn a_stream_without_a_producer_is_not_watched() {
+fn stream_without_a_producer_is_not_watched() {
     let mut driver = Driver::new(u64::MAX);
     let announce = driver.make(5, 10, 0);
     driver.put(&announce);
@@ -203,7 +203,7 @@ fn a_stream_without_a_producer_is_not_watched() {
 }
 
 #[test]
-fn every_lock_is_seen_within_the_time_however_short_the_rounds() {
+fn every_lock_is_checked_in_time() {
     let mut driver = Driver::new(u64::MAX);
     let locks: Vec<_> = (1..=8)
         .map(|stream_id| {
@@ -222,7 +222,7 @@ fn every_lock_is_seen_within_the_time_however_short_the_rounds() {
 }
 
 #[test]
-fn the_next_epoch_takes_the_place_of_the_one_before() {
+fn next_epoch_replaces_the_previous() {
     let mut driver = Driver::new(u64::MAX);
     let old = driver.make(5, 10, 42);
     driver.put(&old);
@@ -240,7 +240,7 @@ fn the_next_epoch_takes_the_place_of_the_one_before() {
 }
 
 #[test]
-fn a_stream_that_is_gone_or_refused_is_silent() {
+fn withdrawn_or_refused_stream_is_not_announced() {
     let mut driver = Driver::new(u64::MAX);
     let announce = driver.make(5, 10, 42);
     driver.put(&announce);
@@ -257,7 +257,7 @@ fn a_stream_that_is_gone_or_refused_is_silent() {
 }
 
 #[test]
-fn the_end_leaves_nothing_and_takes_nothing_on() {
+fn closed_announcer_announces_nothing() {
     let driver = Driver::new(u64::MAX);
     let announce = driver.make(5, 10, 42);
     driver.put(&announce);
@@ -268,7 +268,7 @@ fn the_end_leaves_nothing_and_takes_nothing_on() {
 }
 
 #[test]
-fn a_thousand_turns_are_spread_over_the_period_and_each_comes_again_after_one() {
+fn refreshes_are_spread_over_the_period() {
     let now = 123_456_789_012;
     for first in [1, 10_000, 4_000_000_000] {
         let mut rounds = [0; 500];

@@ -96,7 +96,7 @@ mod tests {
 
     /// requirement: bridge-9-4, bridge-9-7
     #[test]
-    fn a_word_waits_for_its_bytes_and_no_longer_than_they_may_take() {
+    fn progress_waits_for_its_bytes_until_the_timeout() {
         let mut progress_forwarder = ProgressForwarder::default();
         let (part, complete) =
             (progress(3, 100, ProgressState::Progress), progress(3, 200, ProgressState::Complete));

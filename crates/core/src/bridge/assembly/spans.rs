@@ -60,7 +60,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn neighbours_are_joined_whichever_comes_first() {
+    fn spans_join_neighbours_in_any_order() {
         let mut spans = Spans::default();
         assert!(spans.add(10, 20) && spans.add(30, 40) && spans.add(0, 10) && spans.add(20, 30));
         assert_eq!(spans.0, [(0, 40)]);
@@ -70,7 +70,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_are_what_a_set_of_bytes_would_be(adds in proptest::collection::vec((0u32..40, 0u32..9), 0..20)) {
+        fn spans_equal_a_set_of_bytes(adds in proptest::collection::vec((0u32..40, 0u32..9), 0..20)) {
             let (mut spans, mut bytes) = (Spans::default(), [false; 64]);
             for (start, length) in adds {
                 let range = start as usize..(start + length) as usize;

@@ -138,7 +138,7 @@ impl Bench {
 
 /// requirement: bridge-5.2-17, bridge-5.2-18, bridge-6-11
 #[test]
-fn chunks_come_in_any_order() {
+fn chunks_are_accepted_in_any_order() {
     let mut bench = Bench::new();
     let mut chunks = frame(4, 1000, 90);
     chunks.reverse();
@@ -149,7 +149,7 @@ fn chunks_come_in_any_order() {
 }
 
 #[test]
-fn an_empty_frame_is_one_empty_chunk() {
+fn empty_frame_is_one_empty_chunk() {
     let mut bench = Bench::new();
     assert_eq!(bench.give_all(&frame(0, 0, 90)), [ChunkOutcome::Delivered]);
     assert_eq!(bench.memory.committed, [(0, vec![], 5)]);
@@ -157,7 +157,7 @@ fn an_empty_frame_is_one_empty_chunk() {
 
 /// requirement: bridge-5.3-1
 #[test]
-fn a_frame_that_lacks_a_chunk_is_not_delivered() {
+fn frame_with_a_missing_chunk_is_not_delivered() {
     for missing in 0..4 {
         let mut bench = Bench::new();
         let chunks = frame(0, 400, 100);
@@ -170,7 +170,7 @@ fn a_frame_that_lacks_a_chunk_is_not_delivered() {
 }
 
 #[test]
-fn the_same_chunk_again_changes_nothing() {
+fn duplicate_chunk_changes_nothing() {
     let mut bench = Bench::new();
     let chunks = frame(0, 400, 100);
     bench.give_all(&chunks[..3]);
@@ -228,7 +228,7 @@ fn all_chunks_without_all_bytes_are_no_frame() {
 
 /// requirement: bridge-5.3a-1, bridge-5.3a-2, bridge-5.3a-3
 #[test]
-fn what_waits_too_long_is_dropped_with_all_that_was_kept_for_it() {
+fn assembly_past_its_timeout_is_dropped() {
     let mut bench = Bench::new();
     let chunks = frame(0, 400, 100);
     bench.give_all(&chunks[..3]);
@@ -247,7 +247,7 @@ fn what_waits_too_long_is_dropped_with_all_that_was_kept_for_it() {
 
 /// requirement: bridge-8-2
 #[test]
-fn a_new_epoch_ends_what_is_in_flight_and_begins_anew() {
+fn new_epoch_drops_assemblies_in_flight() {
     let mut bench = Bench::new();
     bench.give_all(&frame(9, 400, 100));
     bench.give_all(&frame(10, 400, 100)[1..]);
@@ -262,7 +262,7 @@ fn a_new_epoch_ends_what_is_in_flight_and_begins_anew() {
 
 /// requirement: bridge-5.2-9, bridge-6-9
 #[test]
-fn a_frame_that_fits_nowhere_is_dropped_once() {
+fn frame_without_a_pool_is_dropped_once() {
     let mut bench = Bench::new();
     bench.memory.room = 399;
     let steps = bench.give_all(&frame(0, 400, 100));
@@ -285,7 +285,7 @@ fn a_frame_that_fits_nowhere_is_dropped_once() {
 }
 
 #[test]
-fn a_header_that_is_not_believed_drops_the_frame() {
+fn invalid_header_drops_the_frame() {
     let mut bench = Bench::new();
     let mut chunks = frame(0, 400, 100);
     chunks[0].bad_header = true;
@@ -295,7 +295,7 @@ fn a_header_that_is_not_believed_drops_the_frame() {
 }
 
 #[test]
-fn a_destination_that_goes_away_at_the_last_moment_costs_the_frame() {
+fn destination_lost_at_commit_drops_the_frame() {
     let mut bench = Bench::new();
     bench.memory.refuses = Some(Loss::Detached);
     assert_eq!(bench.give_all(&frame(0, 100, 100)), [ChunkOutcome::Lost(Loss::Detached)]);
@@ -316,7 +316,7 @@ fn frames_go_out_in_order_only() {
 }
 
 #[test]
-fn a_slot_has_one_assembly_and_the_later_one_gets_it() {
+fn later_frame_takes_over_the_slot() {
     let mut bench = Bench::new();
     bench.give(&frame(1, 400, 100)[0]);
     bench.give(&frame(9, 400, 100)[0]);
@@ -329,7 +329,7 @@ fn a_slot_has_one_assembly_and_the_later_one_gets_it() {
 }
 
 #[test]
-fn the_first_bytes_are_told_as_they_come() {
+fn filled_prefix_is_reported_as_it_grows() {
     let mut bench = Bench::new();
     let chunks = frame(0, 400, 100);
     for index in [2, 0, 1] {

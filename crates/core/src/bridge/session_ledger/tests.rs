@@ -71,7 +71,7 @@ impl std::fmt::Debug for Fate {
 
 proptest! {
     #[test]
-    fn a_cut_divides_what_was_before_from_what_came_after(
+    fn ledger_start_separates_before_from_after(
         frames in proptest::collection::vec((0i32..3, fate()), 0..200),
         more in proptest::collection::vec((0i32..3, fate()), 0..50),
         ledger_start in 0i64..250,
@@ -93,7 +93,7 @@ proptest! {
 }
 
 #[test]
-fn a_place_that_was_not_read_yet_is_asked_for_again() {
+fn ledger_start_past_the_read_position_is_ahead() {
     let mut world = World::default();
     world.frame(1, Fate::Delivered);
     assert_eq!(world.ledger.ledger_start(1, 65, Some(64), &world.counters), LedgerStart::Ahead);
@@ -108,7 +108,7 @@ fn a_place_that_was_not_read_yet_is_asked_for_again() {
 }
 
 #[test]
-fn what_no_chunk_decided_makes_the_next_place_wait() {
+fn ledger_start_after_a_timeout_loss_is_unknown() {
     let mut world = World::default();
     world.frame(1, Fate::Delivered);
     // A destination that went away took a frame with it.
@@ -120,7 +120,7 @@ fn what_no_chunk_decided_makes_the_next_place_wait() {
 }
 
 #[test]
-fn too_long_ago_is_unknown() {
+fn ledger_start_before_the_notes_is_unknown() {
     let mut world = World::default();
     for _ in 0..=MAX_NOTED {
         world.frame(1, Fate::Delivered);
@@ -133,7 +133,7 @@ fn too_long_ago_is_unknown() {
 }
 
 #[test]
-fn a_session_that_is_known_from_its_beginning_is_not_noted() {
+fn session_known_from_its_start_keeps_no_notes() {
     let mut world = World::default();
     world.counters.delivered = 7;
     world.ledger.begin(5, &world.counters);
@@ -147,7 +147,7 @@ fn a_session_that_is_known_from_its_beginning_is_not_noted() {
 }
 
 #[test]
-fn no_more_sessions_are_kept_than_that_and_it_says_so() {
+fn sessions_are_bounded_and_loss_is_reported() {
     let mut world = World::default();
     for session in 0..MAX_SESSIONS as i32 {
         world.frame(session, Fate::Delivered);

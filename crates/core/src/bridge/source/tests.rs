@@ -40,7 +40,7 @@ fn header(seq: u64, pool_id: u16, values_len_bytes: u32) -> [u8; HEADER_SLOT_BYT
 
 /// requirement: bridge-5.2-10, bridge-6-1
 #[test]
-fn nothing_is_taken_before_the_pools_are_announced() {
+fn chunks_before_an_announce_are_ignored() {
     let mut source = SourceState::new(3 * S);
     assert_eq!(source.admit(7), Err((Ignored::Unannounced, false)));
     source.on_announce(&announce(7), 0);
@@ -49,7 +49,7 @@ fn nothing_is_taken_before_the_pools_are_announced() {
 
 /// requirement: bridge-6-2, bridge-8-1, bridge-8-3
 #[test]
-fn only_the_announced_epoch_is_taken_and_a_later_one_ends_it() {
+fn chunks_of_other_epochs_are_ignored() {
     let mut source = source(7);
     assert_eq!(source.admit(6), Err((Ignored::OldEpoch, false)));
     assert_eq!(source.admit(7), Ok(()));
@@ -62,7 +62,7 @@ fn only_the_announced_epoch_is_taken_and_a_later_one_ends_it() {
 }
 
 #[test]
-fn one_chunk_that_lies_about_its_epoch_silences_a_source_until_its_next_announce_only() {
+fn chunk_of_an_unannounced_epoch_stops_the_source_until_the_next_announce() {
     let mut source = source(7);
     assert_eq!(source.admit(u64::MAX), Err((Ignored::UnknownEpoch, true)));
     assert_eq!(source.on_announce(&announce(7), S), AnnounceEffect::Same);
@@ -71,7 +71,7 @@ fn one_chunk_that_lies_about_its_epoch_silences_a_source_until_its_next_announce
 
 /// requirement: bridge-7.2-2
 #[test]
-fn the_latest_announce_counts_and_an_older_epoch_only_once_the_later_one_fell_silent() {
+fn older_epoch_is_accepted_only_after_the_later_one_is_stale() {
     let mut source = source(7);
     assert_eq!(source.on_announce(&announce(6), 3 * S), AnnounceEffect::Ignored);
     assert_eq!(source.on_announce(&announce(7), 3 * S), AnnounceEffect::Same);
@@ -84,7 +84,7 @@ fn the_latest_announce_counts_and_an_older_epoch_only_once_the_later_one_fell_si
 
 /// requirement: bridge-6-3, bridge-6-6, bridge-6-7, bridge-6-8, bridge-6-11
 #[test]
-fn a_header_is_judged_by_the_frame_and_by_the_sources_pools() {
+fn header_is_checked_against_frame_and_source_pools() {
     let source = source(7);
     let validate_header = |header: &[u8; HEADER_SLOT_BYTES], length| {
         source.validate_header(header, 3, length).map(|i| i.meta_version)
@@ -102,7 +102,7 @@ fn a_header_is_judged_by_the_frame_and_by_the_sources_pools() {
 
 /// requirement: bridge-6-4, bridge-6-5
 #[test]
-fn a_header_that_is_no_tensor_of_ours_is_refused() {
+fn header_without_a_valid_tensor_is_refused() {
     let source = source(7);
     let with = |at: usize, byte: u8| {
         let mut bytes = header(3, 1, 100);
@@ -122,7 +122,7 @@ fn a_header_that_is_no_tensor_of_ours_is_refused() {
 
 /// requirement: bridge-6-10
 #[test]
-fn pool_and_slot_become_the_destinations_and_all_else_stays() {
+fn local_header_replaces_only_pool_and_slot() {
     let remote = header(3, 1, 100);
     let local = local_header(&remote, 9, 2);
     let info = slot::decode(&local, 2).unwrap();

@@ -35,7 +35,7 @@ fn found(blobs: &Blobs, blob_type: u32) -> Option<&[u8]> {
 }
 
 #[test]
-fn a_blob_comes_whole_and_the_newest_of_its_type_is_found() {
+fn newest_complete_blob_of_a_type_is_found() {
     let mut blobs = Blobs::default();
     send(&mut blobs, 1, 7, b"flat field");
     send(&mut blobs, 2, 8, b"");
@@ -52,7 +52,7 @@ fn a_blob_comes_whole_and_the_newest_of_its_type_is_found() {
 }
 
 #[test]
-fn a_blob_that_is_there_already_is_passed_over() {
+fn known_blob_is_skipped() {
     let mut blobs = Blobs::default();
     for _ in 0..3 {
         send(&mut blobs, 1, 7, b"the same");
@@ -63,7 +63,7 @@ fn a_blob_that_is_there_already_is_passed_over() {
 
 /// requirement: wire-10.3.3-1, wire-15.9-1
 #[test]
-fn every_flaw_discards_it_by_its_name() {
+fn each_flaw_discards_the_blob_by_its_reason() {
     type Flaw = fn(&mut Blobs);
     let flaws: [(Discard, Flaw); 7] = [
         (Discard::Gap, |b| b.on_chunk(SESSION_ID, chunk(1, 4, b"e"))),
@@ -90,7 +90,7 @@ fn every_flaw_discards_it_by_its_name() {
 }
 
 #[test]
-fn either_checksum_must_fit_and_none_is_none() {
+fn blob_checksums_must_match_and_zero_means_none() {
     let crc = u64::from(checksum::crc32c(b"abc"));
     for (announced, at_the_end, kept) in [
         (0, 0, true),
@@ -111,7 +111,7 @@ fn either_checksum_must_fit_and_none_is_none() {
 }
 
 #[test]
-fn a_claim_of_any_size_costs_nothing_and_too_large_is_refused() {
+fn announced_blob_length_allocates_nothing() {
     let mut blobs = Blobs::default();
     for version in 0..1000 {
         let claim = BlobAnnounce { total_len: MAX_BLOB_BYTES, ..announce(version, 7, b"") };
@@ -151,7 +151,7 @@ proptest! {
     /// Pieces in any order: a blob is there only after the announce, each chunk in turn and the end, and then
     /// its bytes are right.
     #[test]
-    fn only_an_unbroken_row_of_chunks_makes_a_blob(pieces in proptest::collection::vec(piece(), 0..80)) {
+    fn blob_needs_contiguous_chunks(pieces in proptest::collection::vec(piece(), 0..80)) {
         let mut blobs = Blobs::default();
         let mut model: std::collections::HashMap<u32, (u32, usize)> = std::collections::HashMap::new();
         let mut count = 0;

@@ -30,7 +30,7 @@ fn config(descriptor: StreamRequest) -> ConsumerConfig {
 }
 
 #[test]
-fn a_hello_goes_out_at_once_and_then_every_period() {
+fn hello_is_due_at_once_and_every_period() {
     let mut g = hello_state();
     let hello = g.due(0).expect("due");
     assert_eq!((hello.consumer_id, hello.descriptor), (7, StreamRequest::At(own(31_000))));
@@ -41,7 +41,7 @@ fn a_hello_goes_out_at_once_and_then_every_period() {
 
 /// requirement: wire-5-1, wire-10.1.3-4
 #[test]
-fn a_granted_lane_is_read_and_a_declined_one_is_not() {
+fn granted_stream_is_read_and_a_declined_one_is_not() {
     let mut g = hello_state();
     let granted = config(StreamRequest::At(own(31_000)));
     assert_eq!(g.on_config(&granted), [ConfigChange::Descriptors(Some(own(31_000)))]);
@@ -54,7 +54,7 @@ fn a_granted_lane_is_read_and_a_declined_one_is_not() {
 }
 
 #[test]
-fn a_declined_request_is_made_again_at_once_with_another_id_of_the_range() {
+fn declined_request_is_repeated_with_another_id() {
     let proposal = StreamProposal { channel: "aeron:ipc".into(), first: 31_000, last: 31_999 };
     let request = ConsumerRequest { descriptor: Some(proposal), ..ConsumerRequest::default() };
     let mut g = HelloState::new(10_000, request, S);
@@ -71,7 +71,7 @@ fn a_declined_request_is_made_again_at_once_with_another_id_of_the_range() {
 }
 
 #[test]
-fn a_config_for_another_is_none_of_ours() {
+fn config_of_another_consumer_is_ignored() {
     let mut g = hello_state();
     let granted = config(StreamRequest::At(own(31_000)));
     assert!(g.on_config(&ConsumerConfig { consumer_id: 8, ..granted.clone() }).is_empty());
@@ -79,7 +79,7 @@ fn a_config_for_another_is_none_of_ours() {
 }
 
 #[test]
-fn a_new_producer_has_granted_nothing_yet() {
+fn new_producer_voids_grants() {
     let mut g = hello_state();
     g.sent(0);
     g.on_config(&config(StreamRequest::At(own(31_000))));
@@ -91,7 +91,7 @@ fn a_new_producer_has_granted_nothing_yet() {
 
 /// requirement: wire-10.1.3-1
 #[test]
-fn a_fallback_of_an_unknown_scheme_is_refused_and_a_known_one_taken() {
+fn fallback_of_an_unknown_scheme_is_rejected() {
     let mut g = hello_state();
     let fallback = |uri: &str| ConsumerConfig {
         use_shm: false,
@@ -133,7 +133,7 @@ proptest! {
     /// Whoever acts on the turns, and on nothing else, reads what the last config to the present id named.
     /// requirement: wire-5-1, wire-5-5, wire-10.1.2-1, wire-10.1.2-2
     #[test]
-    fn turns_lead_to_what_was_granted_last(steps in steps()) {
+    fn config_changes_lead_to_the_last_grant(steps in steps()) {
         let proposal = |first| Some(StreamProposal { channel: "aeron:ipc".into(), first, last: first + 2 });
         let request = ConsumerRequest { descriptor: proposal(31_000), control: proposal(32_000), ..ConsumerRequest::default() };
         let mut g = HelloState::new(10_000, request, S);

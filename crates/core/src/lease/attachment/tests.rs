@@ -72,7 +72,7 @@ fn revoked(key: LeaseKey) -> LeaseRevoked {
 
 /// requirement: driver-4.4-2
 #[test]
-fn keepalives_come_well_before_the_expiry_that_was_told() {
+fn keepalives_are_sent_well_before_the_expiry() {
     let mut a = Attachment::new(options(Role::Producer), 9);
     let (sent, _) = work(&mut a, 0);
     a.on_response(&granted(&sent[0], S * 6 / 10), 0);
@@ -83,7 +83,7 @@ fn keepalives_come_well_before_the_expiry_that_was_told() {
 
 /// requirement: driver-4.4-7
 #[test]
-fn a_lease_whose_keepalives_are_not_taken_is_given_up() {
+fn lease_without_sent_keepalives_is_lost() {
     let mut a = attached(Role::Producer);
     assert_eq!(a.work(S, &mut |_| false), None);
     assert_eq!(a.work(2 * S - 1, &mut |_| false), None);
@@ -93,7 +93,7 @@ fn a_lease_whose_keepalives_are_not_taken_is_given_up() {
 
 /// requirement: driver-4.12-4, driver-10-1
 #[test]
-fn three_missed_announces_mean_that_the_driver_is_lost() {
+fn three_missed_announces_lose_the_driver() {
     let mut a = attached(Role::Consumer);
     a.on_announce(5, S);
     assert_eq!(work(&mut a, 4 * S).1, None);
@@ -104,7 +104,7 @@ fn three_missed_announces_mean_that_the_driver_is_lost() {
 
 /// requirement: driver-4.2-8
 #[test]
-fn an_ok_with_a_null_in_it_is_dropped_and_asked_for_again() {
+fn ok_with_a_null_field_is_refused_and_requested_again() {
     type Spoil = fn(&mut AttachResponse);
     let spoils: [(&str, Spoil); 12] = [
         ("leaseId", |r| r.lease_id = NULL_U64),
@@ -134,7 +134,7 @@ fn an_ok_with_a_null_in_it_is_dropped_and_asked_for_again() {
 }
 
 #[test]
-fn a_later_revision_has_no_max_dims_to_lack() {
+fn second_revision_needs_no_max_dims() {
     let mut a = Attachment::new(options(Role::Consumer), 3);
     let (sent, _) = work(&mut a, 0);
     let response =
@@ -143,7 +143,7 @@ fn a_later_revision_has_no_max_dims_to_lack() {
 }
 
 #[test]
-fn an_unanswered_request_is_sent_again_as_it_was_for_as_long_as_it_takes() {
+fn unanswered_request_is_repeated_unchanged() {
     let mut a = Attachment::new(options(Role::Consumer), 3);
     let (first, _) = work(&mut a, 0);
     let (again, _) = work(&mut a, S);
@@ -158,7 +158,7 @@ fn an_unanswered_request_is_sent_again_as_it_was_for_as_long_as_it_takes() {
 }
 
 #[test]
-fn however_long_nobody_answers_requests_keep_their_pauses() {
+fn repeats_of_a_request_keep_their_pause() {
     let mut a = Attachment::new(options(Role::Consumer), 3);
     let sent = (0..200 * 100).filter(|tick| !work(&mut a, tick * S / 100).0.is_empty()).count();
     // At 0, 0.1, 0.3 and 0.7 s, and once a second from 1.5 s on.
@@ -166,7 +166,7 @@ fn however_long_nobody_answers_requests_keep_their_pauses() {
 }
 
 #[test]
-fn the_echo_of_what_was_given_back_wakes_nobody_and_another_s_end_does() {
+fn own_revocation_does_not_retry_and_anothers_does() {
     let mut a = attached(Role::Producer);
     let own = a.lease().unwrap();
     a.release("cannot be mapped".into(), 0);
@@ -185,7 +185,7 @@ fn the_echo_of_what_was_given_back_wakes_nobody_and_another_s_end_does() {
 }
 
 #[test]
-fn answers_to_others_and_late_ones_are_ignored() {
+fn foreign_and_late_responses_are_ignored() {
     let mut a = Attachment::new(options(Role::Consumer), 3);
     let (sent, _) = work(&mut a, 0);
     let other = AttachResponse { correlation_id: 1, ..granted(&sent[0], 3 * S) };
@@ -197,7 +197,7 @@ fn answers_to_others_and_late_ones_are_ignored() {
 
 /// requirement: driver-4.9-5, driver-4.9-6
 #[test]
-fn our_own_revocation_ends_the_lease_and_another_s_does_not() {
+fn only_our_revocation_ends_the_lease() {
     let mut a = attached(Role::Producer);
     let key = a.lease().unwrap();
     let foreign = [
@@ -216,7 +216,7 @@ fn our_own_revocation_ends_the_lease_and_another_s_does_not() {
 
 /// requirement: driver-4.9-7
 #[test]
-fn a_consumer_learns_that_its_producer_is_gone_and_keeps_its_lease() {
+fn consumer_keeps_its_lease_when_the_producer_is_gone() {
     let mut a = attached(Role::Consumer);
     let producer = LeaseKey { lease_id: 1, stream_id: 10_000, client_id: 1, role: Role::Producer };
     assert_eq!(a.on_revoked(&revoked(producer), 0), Revocation::ProducerGone);
@@ -225,7 +225,7 @@ fn a_consumer_learns_that_its_producer_is_gone_and_keeps_its_lease() {
 
 /// requirement: driver-4.12-3
 #[test]
-fn a_shutdown_ends_the_lease_and_a_driver_that_comes_back_is_asked_at_once() {
+fn shutdown_ends_the_lease_and_a_restarted_driver_is_asked_soon() {
     let mut a = attached(Role::Consumer);
     assert!(a.on_shutdown(0));
     assert!(!a.on_shutdown(0));
@@ -235,7 +235,7 @@ fn a_shutdown_ends_the_lease_and_a_driver_that_comes_back_is_asked_at_once() {
 }
 
 #[test]
-fn a_producer_superseded_by_a_later_epoch_stops_and_a_consumer_goes_on() {
+fn later_epoch_ends_a_producer_lease_only() {
     let mut consumer = attached(Role::Consumer);
     assert_eq!(consumer.on_announce(6, 0), None);
     let mut producer = attached(Role::Producer);
@@ -244,7 +244,7 @@ fn a_producer_superseded_by_a_later_epoch_stops_and_a_consumer_goes_on() {
 }
 
 #[test]
-fn refusals_make_the_pause_longer_and_never_endless() {
+fn pause_grows_with_refusals_up_to_a_bound() {
     let mut a = Attachment::new(options(Role::Producer), 3);
     let (mut now, mut longest) = (0, 0);
     for _ in 0..50 {
@@ -265,7 +265,7 @@ fn refusals_make_the_pause_longer_and_never_endless() {
 }
 
 #[test]
-fn client_ids_differ_and_the_correlation_carries_them() {
+fn correlation_id_carries_the_client_id() {
     let mut seen = std::collections::HashSet::new();
     for seed in 0..1000 {
         let mut a = Attachment::new(options(Role::Consumer), seed * 2 + 1);

@@ -39,7 +39,7 @@ fn send_hello(grants: &mut ConsumerGrants, hello: &ConsumerHello) -> (ConsumerCo
 
 /// requirement: wire-5-1
 #[test]
-fn a_free_lane_is_granted_named_and_opened() {
+fn free_stream_is_granted_and_opened() {
     let mut w = grants();
     let asks =
         ConsumerHello { descriptor: address(31_000), mode: Mode::RateLimited, max_rate_hz: 20, ..hello(1) };
@@ -55,7 +55,7 @@ fn a_free_lane_is_granted_named_and_opened() {
 
 /// requirement: wire-5-8, wire-10.1.2-1, wire-10.1.2-2, wire-10.1.3-3, wire-10.1.3-4
 #[test]
-fn what_is_half_foreign_taken_or_out_of_range_is_declined() {
+fn invalid_taken_and_foreign_requests_are_declined() {
     let mut w = grants();
     send_hello(&mut w, &ConsumerHello { descriptor: address(31_000), ..hello(1) });
     let udp = StreamRequest::At(StreamAddress {
@@ -84,7 +84,7 @@ fn what_is_half_foreign_taken_or_out_of_range_is_declined() {
 }
 
 #[test]
-fn who_cannot_read_shared_memory_is_not_told_to() {
+fn consumer_without_shm_is_not_granted_a_stream() {
     let mut w = grants();
     let remote = ConsumerHello { supports_shm: false, descriptor: address(31_000), ..hello(7) };
     let newer = ConsumerHello { expected_layout_version: LAYOUT_VERSION + 1, ..hello(8) };
@@ -100,7 +100,7 @@ fn who_cannot_read_shared_memory_is_not_told_to() {
 
 /// requirement: wire-5-2, wire-5-3, wire-10.1.3-5
 #[test]
-fn hello_or_qos_keeps_a_lane_open_and_silence_closes_it() {
+fn stream_stays_open_with_hello_or_qos() {
     let mut w = grants();
     let asks = ConsumerHello {
         descriptor: address(31_000),
@@ -124,7 +124,7 @@ fn hello_or_qos_keeps_a_lane_open_and_silence_closes_it() {
 }
 
 #[test]
-fn what_a_supervisor_orders_is_not_undone_by_a_later_hello() {
+fn order_outlasts_a_later_hello() {
     let mut w = grants();
     let asks = ConsumerHello { descriptor: address(31_000), max_rate_hz: 5, ..hello(1) };
     send_hello(&mut w, &asks);
@@ -152,7 +152,7 @@ fn what_a_supervisor_orders_is_not_undone_by_a_later_hello() {
 }
 
 #[test]
-fn a_supervisors_rate_counts_for_who_named_none_and_goes_with_its_order() {
+fn order_sets_the_rate_while_it_is_in_force() {
     let mut w = grants();
     send_hello(&mut w, &hello(1));
     let order = ConsumerConfig {
@@ -176,7 +176,7 @@ fn a_supervisors_rate_counts_for_who_named_none_and_goes_with_its_order() {
 }
 
 #[test]
-fn the_smallest_hints_win_and_those_who_do_not_care_have_no_say() {
+fn smallest_progress_hints_win() {
     let mut w = grants();
     assert_eq!(w.progress(), None);
     let hints = |us, bytes| ProgressHints { interval_us: us, bytes_delta: bytes, major_delta_units: None };
@@ -189,7 +189,7 @@ fn the_smallest_hints_win_and_those_who_do_not_care_have_no_say() {
 }
 
 #[test]
-fn another_stream_s_hello_is_none_of_ours() {
+fn hello_of_another_stream_is_ignored() {
     assert!(grants().on_hello(&ConsumerHello { stream_id: 1, ..hello(1) }, 0).is_none());
 }
 
@@ -197,7 +197,7 @@ proptest! {
     /// Whatever they ask, in whatever order: no two consumers share a lane, all are in range, and what is
     /// open is exactly what was opened and not closed.
     #[test]
-    fn lanes_are_never_shared(steps in proptest::collection::vec((0u32..6, 30_998u32..31_012, 0u8..4), 0..60)) {
+    fn per_consumer_streams_are_never_shared(steps in proptest::collection::vec((0u32..6, 30_998u32..31_012, 0u8..4), 0..60)) {
         let mut w = grants();
         let mut open: BTreeMap<u32, StreamAddress> = BTreeMap::new();
         for (at, (id, stream_id, what)) in steps.into_iter().enumerate() {

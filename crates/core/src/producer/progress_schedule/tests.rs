@@ -20,20 +20,20 @@ fn update(seq: u64, filled: u64, state: ProgressState) -> Option<ProgressUpdate>
 }
 
 #[test]
-fn without_hints_it_is_every_250_microseconds_and_64_kib() {
+fn default_pace_is_250_microseconds_and_64_kib() {
     let pace = ProgressPace::of(ProgressHints::default(), LIMITS);
     assert_eq!((pace.interval_ns, pace.delta(1024)), (250 * US, 64 << 10));
 }
 
 #[test]
-fn wishes_are_met_down_to_the_floors() {
+fn hints_are_bounded_by_the_limits() {
     let eager = ProgressPace::of(hints(Some(0), Some(1), None), LIMITS);
     assert_eq!((eager.interval_ns, eager.delta(1024)), (100 * US, 4096));
     assert_eq!(ProgressPace::of(hints(Some(900), Some(1 << 20), None), LIMITS).interval_ns, 900 * US);
 }
 
 #[test]
-fn rows_and_bytes_are_whichever_comes_first() {
+fn pace_uses_the_smaller_of_rows_and_bytes() {
     let delta = |bytes, rows| ProgressPace::of(hints(None, bytes, rows), LIMITS).delta(1024);
     assert_eq!(delta(None, Some(100)), 100 * 1024);
     assert_eq!(delta(Some(8192), Some(100)), 8192);
@@ -43,7 +43,7 @@ fn rows_and_bytes_are_whichever_comes_first() {
 }
 
 #[test]
-fn a_frame_starts_goes_on_and_is_complete() {
+fn frame_starts_progresses_and_completes() {
     let mut progress_schedule = progress_schedule(ProgressHints::default());
     let filled = progress_schedule.begin(7, 1024);
     assert_eq!(progress_schedule.next(0), update(7, 0, ProgressState::Started));
@@ -57,7 +57,7 @@ fn a_frame_starts_goes_on_and_is_complete() {
 }
 
 #[test]
-fn a_small_step_is_told_after_a_while() {
+fn small_step_is_sent_after_some_intervals() {
     let mut progress_schedule = progress_schedule(ProgressHints::default());
     let filled = progress_schedule.begin(0, 1024);
     progress_schedule.next(0);
@@ -68,7 +68,7 @@ fn a_small_step_is_told_after_a_while() {
 }
 
 #[test]
-fn with_nobody_listening_nothing_is_told_and_who_comes_later_hears_the_rest() {
+fn no_updates_without_progress_consumers() {
     let mut progress_schedule = ProgressSchedule::default();
     let filled = progress_schedule.begin(0, 1024);
     filled.raise(1 << 20);
@@ -80,7 +80,7 @@ fn with_nobody_listening_nothing_is_told_and_who_comes_later_hears_the_rest() {
 }
 
 #[test]
-fn an_eager_listener_does_not_wait_for_the_interval_of_a_patient_one() {
+fn shorter_interval_applies_at_once() {
     let mut progress_schedule = progress_schedule(hints(Some(u32::MAX - 1), Some(4096), None));
     let filled = progress_schedule.begin(0, 1);
     progress_schedule.next(0);
@@ -93,7 +93,7 @@ fn an_eager_listener_does_not_wait_for_the_interval_of_a_patient_one() {
 }
 
 #[test]
-fn one_frame_that_is_always_ahead_does_not_silence_another() {
+fn busy_frame_does_not_starve_another() {
     let mut progress_schedule = progress_schedule(hints(Some(100), Some(4096), None));
     let (fast, slow) = (progress_schedule.begin(0, 1), progress_schedule.begin(1, 1));
     let mut sent = [0u64; 2];
@@ -108,7 +108,7 @@ fn one_frame_that_is_always_ahead_does_not_silence_another() {
 }
 
 #[test]
-fn only_what_was_told_of_is_missed() {
+fn only_sent_frames_are_completed() {
     let mut progress_schedule = progress_schedule(ProgressHints::default());
     progress_schedule.begin(0, 1);
     progress_schedule.begin(1, 1);
@@ -140,7 +140,7 @@ fn acts() -> impl Strategy<Value = Vec<(u64, Act)>> {
 proptest! {
     /// Whatever happens: each frame starts once, goes on upwards, is complete last; and never too often.
     #[test]
-    fn the_words_of_a_frame_are_in_order_and_apart(acts in acts()) {
+    fn updates_of_a_frame_are_ordered_and_spaced(acts in acts()) {
         let mut progress_schedule = ProgressSchedule::default();
         let (mut now_ns, mut next_seq, mut pace) = (1u64, 0u64, None::<ProgressPace>);
         let mut open: Vec<(u64, FilledBytes)> = Vec::new();

@@ -51,18 +51,18 @@ fn three() -> Vec<u8> {
 }
 
 #[test]
-fn batches_that_differ_in_numbers_only_are_found() {
+fn batches_of_the_same_template_are_found() {
     assert_eq!(found(&three()), [(2, 2, u64::MAX, 0), (1, 9, 9, 2 * batch(&[0, 1], b"u8", 10).len())]);
 }
 
 #[test]
-fn the_end_of_the_stream_ends_the_run() {
+fn end_of_stream_ends_the_scan() {
     let end = [&CONTINUATION[..], &[0; 4], &[0; 64]].concat();
     assert_eq!(found(&[three(), end].concat()).len(), 2);
 }
 
 #[test]
-fn one_that_says_the_same_of_other_tensors_is_not_the_same() {
+fn batch_of_other_tensors_is_not_alike() {
     let begin = batch(&[0, 1], b"u8", 10);
     for other in [batch(&[2, 3], b"i8", 10), batch(&[2, 3], b"u8", 11), batch(&[2, 3], b"u16", 9)] {
         let data = [&begin[..], &other, &other].concat();
@@ -71,13 +71,13 @@ fn one_that_says_the_same_of_other_tensors_is_not_the_same() {
 }
 
 #[test]
-fn without_rows_there_is_no_batch() {
+fn batch_without_rows_ends_the_scan() {
     let data = [batch(&[0, 1], b"u8", 10), batch(&[], b"u8", 10)].concat();
     assert_eq!(found(&data), []);
 }
 
 #[test]
-fn places_outside_the_metadata_or_in_each_other_find_nothing() {
+fn invalid_template_offsets_find_nothing() {
     let data = three();
     let sound = shape();
     assert_eq!(scan_alike(&data, 0, &sound).len(), 2);
@@ -98,7 +98,7 @@ fn places_outside_the_metadata_or_in_each_other_find_nothing() {
 
 proptest! {
     #[test]
-    fn cut_anywhere_only_whole_batches_are_found(cut in 0..3 * 200_usize) {
+    fn truncated_data_gives_complete_batches_only(cut in 0..3 * 200_usize) {
         let complete = three();
         let data = &complete[..cut.min(complete.len())];
         let ends = [batch(&[0, 1], b"u8", 10).len() * 2, complete.len()];
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn any_other_byte_before_the_payload_ends_the_run(at in 0..PREFIX_BYTES + SIZE + 18, bits in 1..=255_u8) {
+    fn changed_metadata_byte_ends_the_scan(at in 0..PREFIX_BYTES + SIZE + 18, bits in 1..=255_u8) {
         let mut data = three();
         let second = batch(&[0, 1], b"u8", 10).len();
         data[second + at] ^= bits;
@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_of_any_kind_harm_nobody(bytes in prop::collection::vec(any::<u8>(), 0..400), at in 0..500_usize) {
+    fn arbitrary_bytes_are_scanned_safely(bytes in prop::collection::vec(any::<u8>(), 0..400), at in 0..500_usize) {
         let _ = scan_alike(&bytes, at, &shape());
     }
 }

@@ -44,7 +44,7 @@ fn payloads_are_packed_at_multiples_of_64_with_zeros_between() {
 }
 
 #[test]
-fn a_full_buffer_loses_frames_and_says_how_many() {
+fn full_buffer_records_a_backlog_gap() {
     let mut t = track(2, 100);
     let kept: Vec<u64> = (0..10).filter(|seq| frame(&mut t, 1, *seq, BLOCK)).collect();
     assert_eq!(kept, [0, 1]);
@@ -59,7 +59,7 @@ fn a_full_buffer_loses_frames_and_says_how_many() {
 }
 
 #[test]
-fn a_frame_that_can_never_fit_is_no_backlog() {
+fn oversized_frame_is_too_large_not_backlog() {
     let mut t = track(2, 100);
     assert!(!frame(&mut t, 1, 0, 2 * BLOCK + 1));
     assert!(frame(&mut t, 1, 1, 2 * BLOCK), "a run of both");
@@ -67,7 +67,7 @@ fn a_frame_that_can_never_fit_is_no_backlog() {
 }
 
 #[test]
-fn gaps_stand_where_they_were_found() {
+fn gaps_keep_their_row_position() {
     let mut t = track(4, 100);
     frame(&mut t, 1, 5, 10);
     t.lost(1, 6, 2, "late");
@@ -81,7 +81,7 @@ fn gaps_stand_where_they_were_found() {
 }
 
 #[test]
-fn what_nobody_told_is_a_gap_all_the_same() {
+fn unreported_sequences_become_a_gap() {
     let mut t = track(4, 100);
     frame(&mut t, 1, 5, 10);
     frame(&mut t, 1, 9, 10);
@@ -90,7 +90,7 @@ fn what_nobody_told_is_a_gap_all_the_same() {
 }
 
 #[test]
-fn sequences_that_come_again_and_epochs_that_are_over_change_nothing() {
+fn repeated_sequences_and_past_epochs_are_strays() {
     let mut t = track(4, 100);
     frame(&mut t, 5, 5, 10);
     assert!(!frame(&mut t, 5, 5, 10) && !frame(&mut t, 5, 2, 10) && !frame(&mut t, 4, 9, 10));
@@ -101,7 +101,7 @@ fn sequences_that_come_again_and_epochs_that_are_over_change_nothing() {
 }
 
 #[test]
-fn a_new_epoch_begins_a_new_arena_and_the_rest_of_the_old_one_is_lost() {
+fn new_epoch_starts_a_new_arena() {
     let mut t = track(4, 100);
     frame(&mut t, 1, 5, 10);
     frame(&mut t, 2, 0, 10);
@@ -114,7 +114,7 @@ fn a_new_epoch_begins_a_new_arena_and_the_rest_of_the_old_one_is_lost() {
 }
 
 #[test]
-fn an_epoch_that_was_heard_of_before_it_was_mapped_begins_there() {
+fn unmapped_frames_begin_the_epoch() {
     let mut t = track(4, 100);
     frame(&mut t, 1, 5, 10);
     t.unmapped(9, 1_000);
@@ -127,7 +127,7 @@ fn an_epoch_that_was_heard_of_before_it_was_mapped_begins_there() {
 }
 
 #[test]
-fn who_goes_on_says_what_was_missed_meanwhile() {
+fn resumed_recording_records_the_missed_gap() {
     let memory = ArenaPool::new(BlockPool::new(BLOCK, BLOCK).unwrap());
     let mut t = StreamBuffer::new(7, memory, Limits { rows: 100, age_ns: 0 }, Some((1, 9)));
     assert!(!frame(&mut t, 1, 9, 10), "it is recorded already");
@@ -138,7 +138,7 @@ fn who_goes_on_says_what_was_missed_meanwhile() {
 }
 
 #[test]
-fn old_arenas_are_handed_over_and_young_ones_filled_on() {
+fn arenas_are_handed_over_by_age() {
     let mut t = track(4, 2);
     t.set_time(1_000, 5);
     frame(&mut t, 1, 0, 10);
@@ -164,7 +164,7 @@ fn old_arenas_are_handed_over_and_young_ones_filled_on() {
 }
 
 #[test]
-fn lists_that_come_back_are_used_again() {
+fn row_lists_are_reused() {
     let mut t = track(4, 2);
     frame(&mut t, 1, 0, 10);
     let arena = all(&mut t).remove(0);
@@ -201,7 +201,7 @@ fn input() -> impl Strategy<Value = Input> {
 proptest! {
     /// Whatever is told, in whatever order: of each epoch every sequence from the first to the last is there once.
     #[test]
-    fn every_sequence_is_a_row_or_in_a_gap(events in proptest::collection::vec(input(), 0..200)) {
+    fn each_sequence_is_a_row_or_in_a_gap(events in proptest::collection::vec(input(), 0..200)) {
         let mut t = track(3, 4);
         let (mut taken, mut held) = (Vec::new(), Vec::new());
         let mut now = 0;

@@ -89,7 +89,7 @@ fn names(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_same_regions_are_found_under_the_further_epoch_and_no_longer_under_the_old_one() {
+fn assigned_regions_have_the_new_epoch_only() {
     let created = created_epoch();
     let files = assign_epoch(&created.assignment, 42, 500).unwrap();
     assert_eq!(files.directory, created.stream().join("11"));
@@ -105,7 +105,7 @@ fn the_same_regions_are_found_under_the_further_epoch_and_no_longer_under_the_ol
 }
 
 #[test]
-fn after_a_failure_half_way_nothing_is_left_to_be_found() {
+fn failed_assignment_leaves_no_epoch() {
     for fails_at in 0..3 {
         let created = created_epoch();
         let fail = |i| {
@@ -122,7 +122,7 @@ fn after_a_failure_half_way_nothing_is_left_to_be_found() {
 
 /// A process that is killed half-way cannot tidy up: what it leaves must be useless by itself.
 #[test]
-fn regions_that_were_rewritten_in_part_are_refused_under_either_epoch() {
+fn partly_rewritten_regions_are_refused() {
     for stopped_at in 0..3 {
         let created = created_epoch();
         let aside = created.stream().join("aside");
@@ -145,7 +145,7 @@ fn regions_that_were_rewritten_in_part_are_refused_under_either_epoch() {
 }
 
 #[test]
-fn a_target_that_exists_is_neither_replaced_nor_filled() {
+fn existing_target_is_left_alone() {
     let created = created_epoch();
     let target = created.stream().join("11");
     fs::create_dir(&target).unwrap();
@@ -157,7 +157,7 @@ fn a_target_that_exists_is_neither_replaced_nor_filled() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_stays_as_it_was() {
+fn invalid_assignment_changes_nothing() {
     let created = created_epoch();
     let assignment = &created.assignment;
     let other_pool = PoolSpec { pool_id: 2, stride_bytes: 8192 };
@@ -181,7 +181,7 @@ fn what_does_not_fit_is_refused_and_stays_as_it_was() {
 }
 
 #[test]
-fn a_link_in_place_of_a_region_or_a_directory_is_not_followed() {
+fn symlinks_are_not_followed() {
     let created = created_epoch();
     let header = created.old.directory.join(HEADER_RING_FILE);
     let outside = created.stream().join("outside");
@@ -207,7 +207,7 @@ fn a_link_in_place_of_a_region_or_a_directory_is_not_followed() {
 }
 
 #[test]
-fn regions_that_a_producer_holds_are_not_taken_from_under_it() {
+fn locked_regions_are_not_assigned() {
     let created = created_epoch();
     let _lock = RegionLock::acquire(&created.old.header_uri, &created.bases).unwrap();
     assert!(matches!(assign_epoch(&created.assignment, 42, 500), Err(CreateError::Held(_))));

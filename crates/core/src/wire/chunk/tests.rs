@@ -40,7 +40,7 @@ fn with_u32(index: u32, at: usize, value: u32) -> Result<(), Fault> {
 
 /// requirement: bridge-5.2-4, bridge-5.2-13, bridge-5.2-14
 #[test]
-fn the_first_chunk_alone_carries_the_header() {
+fn only_the_first_chunk_carries_the_header() {
     for revision in [Revision::First, Revision::Second] {
         let bytes = message(revision, 4000, 0);
         let chunk = Chunk::decode(&bytes, &LIMITS).unwrap();
@@ -56,7 +56,7 @@ fn the_first_chunk_alone_carries_the_header() {
 
 /// requirement: bridge-5.2-1, bridge-5.2-2
 #[test]
-fn a_frame_has_one_to_65535_chunks() {
+fn frame_has_one_to_65535_chunks() {
     assert_eq!(with_u32(1, BRIDGE_FRAME_CHUNK_CHUNK_COUNT, 0), Err(Fault::Count));
     assert_eq!(with_u32(1, BRIDGE_FRAME_CHUNK_CHUNK_COUNT, 65_536), Err(Fault::Count));
     assert_eq!(with_u32(1, BRIDGE_FRAME_CHUNK_CHUNK_COUNT, 65_535), Ok(()));
@@ -68,14 +68,14 @@ fn a_frame_has_one_to_65535_chunks() {
 
 /// requirement: bridge-5.2-3
 #[test]
-fn an_index_is_below_the_count() {
+fn chunk_index_is_below_the_count() {
     assert_eq!(with_u32(1, BRIDGE_FRAME_CHUNK_CHUNK_INDEX, 4), Err(Fault::Index));
     assert_eq!(with_u32(1, BRIDGE_FRAME_CHUNK_CHUNK_INDEX, 3), Ok(()));
 }
 
 /// requirement: bridge-5.2-5
 #[test]
-fn the_first_slice_starts_at_the_start() {
+fn first_chunk_has_offset_zero() {
     assert_eq!(with_u32(0, BRIDGE_FRAME_CHUNK_CHUNK_OFFSET, 1), Err(Fault::Offset));
     assert_eq!(with_u32(1, BRIDGE_FRAME_CHUNK_CHUNK_OFFSET, 1), Ok(()));
     assert_eq!(
@@ -88,7 +88,7 @@ fn the_first_slice_starts_at_the_start() {
 
 /// requirement: bridge-5.2-6, bridge-5.2-15
 #[test]
-fn flag_and_length_of_the_header_agree() {
+fn header_flag_and_length_agree() {
     assert_eq!(with(0, BRIDGE_FRAME_CHUNK_HEADER_INCLUDED, &[BOOL_FALSE]), Err(Fault::Header));
     assert_eq!(with(1, BRIDGE_FRAME_CHUNK_HEADER_INCLUDED, &[BOOL_TRUE]), Err(Fault::Header));
     assert_eq!(with(1, BRIDGE_FRAME_CHUNK_HEADER_INCLUDED, &[2]), Err(Fault::Malformed));
@@ -106,14 +106,14 @@ fn flag_and_length_of_the_header_agree() {
 
 /// requirement: bridge-5.2-16
 #[test]
-fn payload_bytes_are_as_many_as_the_chunk_says() {
+fn payload_bytes_match_the_chunk_length() {
     assert_eq!(with_u32(1, BRIDGE_FRAME_CHUNK_CHUNK_LENGTH, 1279), Err(Fault::Length));
     assert_eq!(with_u32(1, BRIDGE_FRAME_CHUNK_CHUNK_LENGTH, 1281), Err(Fault::Length));
 }
 
 /// requirement: bridge-5.2-20, bridge-5.2-21
 #[test]
-fn what_is_longer_than_is_borne_is_refused_and_a_lying_length_costs_nothing() {
+fn lengths_beyond_the_limits_are_refused_before_allocation() {
     let bytes = message(Revision::First, 4000, 1);
     let tight = Limits { chunk_bytes: 1279, ..LIMITS };
     assert_eq!(Chunk::decode(&bytes, &tight), Err(Fault::ChunkTooLong));
@@ -129,7 +129,7 @@ fn what_is_longer_than_is_borne_is_refused_and_a_lying_length_costs_nothing() {
 
 /// requirement: bridge-5.2-11, bridge-5.2-12
 #[test]
-fn every_message_fits_a_datagram_and_so_one_claim() {
+fn every_chunk_fits_one_datagram() {
     for (mtu, chunk_bytes) in
         [(576, None), (1408, None), (1408, Some(200)), (8192, None), (65_504, Some(4096))]
     {
@@ -156,7 +156,7 @@ fn every_message_fits_a_datagram_and_so_one_claim() {
 }
 
 #[test]
-fn a_checksum_guards_header_and_payload() {
+fn checksum_covers_header_and_payload() {
     for index in [0, 1] {
         let good = message(Revision::Second, 4000, index);
         assert!(Chunk::decode(&good, &Limits { needs_checksum: true, ..LIMITS }).is_ok());
@@ -172,7 +172,7 @@ fn a_checksum_guards_header_and_payload() {
 }
 
 #[test]
-fn other_messages_are_told_apart_and_every_truncation_is_malformed() {
+fn other_messages_and_truncations_are_rejected() {
     let bytes = message(Revision::First, 1000, 0);
     for len in 0..bytes.len() {
         assert_eq!(Chunk::decode(&bytes[..len], &LIMITS), Err(Fault::Malformed), "{len}");
@@ -192,7 +192,7 @@ fn other_messages_are_told_apart_and_every_truncation_is_malformed() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(
+    fn arbitrary_bytes_do_not_panic(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..600),
         block in prop_oneof![Just(41u16), Just(53), any::<u16>()],
         ours in any::<bool>(),

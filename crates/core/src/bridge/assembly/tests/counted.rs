@@ -6,7 +6,7 @@ use super::*;
 
 /// A sender that gives a frame up counts it: it is not counted here again as refused.
 #[test]
-fn a_refused_frame_whose_last_chunk_never_comes_is_incomplete() {
+fn refused_frame_without_its_last_chunk_counts_as_incomplete() {
     type End = fn(&mut Bench);
     let ends: [(End, Loss); 3] = [
         (|bench| bench.table.on_tick(TIMEOUT + 1), Loss::Timeout),
@@ -36,7 +36,7 @@ fn a_refused_frame_whose_last_chunk_never_comes_is_incomplete() {
 }
 
 #[test]
-fn a_frame_whose_destination_goes_away_counts_when_its_sender_is_done() {
+fn frame_without_destination_counts_at_its_last_chunk() {
     let chunks = frame(0, 400, 100);
     let mut bench = Bench::new();
     bench.give_all(&chunks[..2]);
@@ -53,7 +53,7 @@ fn a_frame_whose_destination_goes_away_counts_when_its_sender_is_done() {
 }
 
 #[test]
-fn frames_turned_away_at_a_boundary_are_counted_once_each() {
+fn frames_turned_away_at_an_epoch_boundary_count_once() {
     let mut bench = Bench::new();
     for chunk in &frame(0, 400, 100) {
         bench.table.ignore(&chunk.chunk(), Ignored::Unannounced);
@@ -65,7 +65,7 @@ fn frames_turned_away_at_a_boundary_are_counted_once_each() {
 }
 
 #[test]
-fn a_frame_that_was_turned_away_and_given_up_by_its_sender_is_not_counted() {
+fn frame_turned_away_and_abandoned_is_not_counted() {
     let mut bench = Bench::new();
     for chunk in &frame(0, 400, 100)[..3] {
         assert_eq!(
@@ -79,7 +79,7 @@ fn a_frame_that_was_turned_away_and_given_up_by_its_sender_is_not_counted() {
 }
 
 #[test]
-fn a_frame_whose_first_chunk_was_turned_away_is_turned_away() {
+fn frame_whose_first_chunk_is_turned_away_is_turned_away() {
     let mut bench = Bench::new();
     let chunks = frame(0, 400, 100);
     bench.table.ignore(&chunks[0].chunk(), Ignored::Unannounced);
@@ -104,7 +104,7 @@ fn a_frame_whose_first_chunk_was_turned_away_is_turned_away() {
 
 /// An announce comes on another stream, and may overtake a frame of the epoch before it.
 #[test]
-fn a_frame_that_an_announce_overtakes_is_turned_away_when_its_sender_is_done() {
+fn frame_overtaken_by_an_announce_is_turned_away() {
     for room in [399, 400] {
         let chunks = frame(0, 400, 100);
         let (mut bench, mut given_up) = (Bench::new(), Bench::new());
@@ -155,7 +155,7 @@ fn lot() -> impl Strategy<Value = Lot> {
 
 proptest! {
     #[test]
-    fn without_a_loss_on_the_way_what_is_counted_here_is_what_its_sender_has_sent(
+    fn counts_equal_the_sender_without_loss(
         frames in proptest::collection::vec((1u32..6, 1u32..6, lot()), 0..100),
     ) {
         let (mut bench, mut sent) = (Bench::new(), 0);

@@ -105,7 +105,7 @@ proptest! {
 
     /// requirement: bridge-5.3-1, bridge-5.2-17, bridge-5.2-19
     #[test]
-    fn no_sequence_of_chunks_makes_a_wrong_frame_or_grows_the_table(
+    fn hostile_chunks_make_no_wrong_frame_and_keep_the_table_bounded(
         frames in proptest::collection::vec((0u32..900, 40u32..200), 1..6),
         tricks in proptest::collection::vec(trick(), 0..24),
     ) {
