@@ -19,7 +19,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_check_value_of_the_catalogue() {
+    fn crc32c_has_the_catalogue_check_value() {
         assert_eq!(super::crc32c(b"123456789"), 0xE306_9283);
         assert_eq!(super::crc32c(b""), 0);
         assert_eq!(super::crc32c_append(0x1234_5678, b""), 0x1234_5678);
@@ -28,7 +28,7 @@ mod tests {
     proptest! {
         /// Lengths around every block of the wide instructions, at any alignment, in one piece and in two.
         #[test]
-        fn equals_another_implementation(bytes in prop::collection::vec(any::<u8>(), 0..5000), at in any::<usize>()) {
+        fn crc32c_equals_another_implementation(bytes in prop::collection::vec(any::<u8>(), 0..5000), at in any::<usize>()) {
             let expected = ::crc32c::crc32c(&bytes);
             prop_assert_eq!(super::crc32c(&bytes), expected);
             let (head, tail) = bytes.split_at(at % (bytes.len() + 1));

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_has_a_bucket_and_buckets_follow_one_another() {
+    fn buckets_cover_every_value_in_order() {
         let mut next = 0;
         for bucket in 0..BUCKETS {
             let (low, high) = range_of(bucket);
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_all_zero_and_one_value_is_everything() {
+    fn summary_of_no_value_and_of_one() {
         assert_eq!(of(&[]).summary(), Summary::default());
         assert_eq!(of(&[5]).summary(), Summary { count: 1, p50: 5, p99: 5, max: 5 });
         assert_eq!(of(&[u64::MAX]).summary(), Summary { count: 1, p50: HIGHEST, p99: HIGHEST, max: HIGHEST });
     }
 
     #[test]
-    fn percentiles_are_values_that_so_many_do_not_exceed() {
+    fn percentile_is_an_upper_bound_of_its_share() {
         let summary = of(&(1..=100).collect::<Vec<_>>()).summary();
         assert_eq!(summary, Summary { count: 100, p50: 50, p99: 99, max: 100 });
     }
@@ -162,14 +162,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_percentile_is_true_to_one_part_in_64(mut values in prop::collection::vec(0..=HIGHEST, 1..300)) {
+        fn percentile_error_is_below_one_part_in_64(mut values in prop::collection::vec(0..=HIGHEST, 1..300)) {
             let summary = of(&values).summary();
             values.sort_unstable();
             prop_assert_eq!(summary.count, values.len() as u64);
             prop_assert_eq!(summary.max, values[values.len() - 1]);
-            for (percent, told) in [(50, summary.p50), (99, summary.p99)] {
+            for (percent, reported) in [(50, summary.p50), (99, summary.p99)] {
                 let exact = values[(values.len() * percent).div_ceil(100) - 1];
-                prop_assert!(told >= exact && told - exact <= exact / 64, "{}: {} for {}", percent, told, exact);
+                prop_assert!(reported >= exact && reported - exact <= exact / 64, "{}: {} for {}", percent, reported, exact);
             }
         }
 

@@ -7,7 +7,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
-use tensorpool_core::seqlock::{self, CommitWord};
+use tensorpool_core::shm::seqlock::{self, CommitWord};
 
 /// Which part of the protocol is taken out.
 #[derive(Clone, Copy, PartialEq)]
@@ -16,7 +16,7 @@ enum Broken {
     WriterFence,
     ReaderFence,
     CommitRelease,
-    SecondLook,
+    SecondCheck,
 }
 
 struct Word {
@@ -71,11 +71,11 @@ fn model(broken: Broken) {
                 }
             })
         };
-        let look = || (slot.payload[0].load(Ordering::Relaxed), slot.payload[1].load(Ordering::Relaxed));
-        let seen = if broken == Broken::SecondLook {
-            seqlock::check(&slot.word, 1).map(|()| look())
+        let read_slot = || (slot.payload[0].load(Ordering::Relaxed), slot.payload[1].load(Ordering::Relaxed));
+        let seen = if broken == Broken::SecondCheck {
+            seqlock::check(&slot.word, 1).map(|()| read_slot())
         } else {
-            seqlock::read(&slot.word, 1, look)
+            seqlock::read(&slot.word, 1, read_slot)
         };
         if let Ok(frame) = seen {
             assert_eq!(frame, (1, 1), "torn");
@@ -112,6 +112,6 @@ fn without_release_on_the_commit_a_torn_frame_is_accepted() {
 }
 
 #[test]
-fn without_the_second_look_a_torn_frame_is_accepted() {
-    assert!(sees_a_torn_frame(Broken::SecondLook));
+fn without_the_second_check_a_torn_frame_is_accepted() {
+    assert!(sees_a_torn_frame(Broken::SecondCheck));
 }

@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::aeron::{AeronError, Client, Counter, MAX_LABEL_BYTES};
+use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
-use crate::handle::Handle;
 
 /// Counted by any thread without a lock; the conductor carries the value over at its next round. It is
 /// asked for again after a media driver's death, and goes on from where it was.
@@ -30,7 +30,7 @@ impl CounterEndpoint {
         }
     }
 
-    // Relaxed: the conductor's load in `duty` may come a round late, and nothing hangs on the order.
+    // Relaxed: the conductor's load in `do_work` may come a round late, and nothing hangs on the order.
     #[inline]
     pub fn add(&self, n: i64) {
         self.value.fetch_add(n, Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl CounterEndpoint {
 }
 
 impl Endpoint for CounterEndpoint {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let (Ok(mut state), Ok(mut failure)) = (self.state.lock(), self.failure.lock()) else {
             return Ok(());
         };
@@ -81,7 +81,7 @@ impl Endpoint for CounterEndpoint {
         }
     }
 
-    fn detach(&self) {
+    fn disconnect(&self) {
         if let Ok(mut state) = self.state.lock() {
             *state = Handle::None;
         }
@@ -91,10 +91,10 @@ impl Endpoint for CounterEndpoint {
     }
 
     fn close(&self) {
-        self.detach();
+        self.disconnect();
     }
 
-    fn duty(&self, _tick: &Tick<'_>) {
+    fn do_work(&self, _tick: &Tick<'_>) {
         if let Ok(mut state) = self.state.lock()
             && let Some(counter) = state.get()
         {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_that_is_too_long_is_cut_between_characters() {
+    fn long_label_is_truncated_between_characters() {
         let label = format!("x{}", "é".repeat(300));
         let counter = CounterEndpoint::new(&label, 9001, 0);
         assert_eq!(counter.label(), format!("x{}", "é".repeat(189)));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn it_counts_without_a_media_driver() {
+    fn counter_works_without_a_media_driver() {
         let counter = CounterEndpoint::new("c", 9001, 5);
         counter.add(3);
         assert_eq!(counter.value(), 8);

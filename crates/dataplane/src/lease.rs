@@ -5,15 +5,15 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tensorpool_core::attach::{Answer, Attachment, Lost, Refusal, Revocation, Terms};
-use tensorpool_core::driver_messages::{AttachResponse, Heard, code_word};
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::lease::attachment::{Answer, Attachment, LeaseOptions, Lost, Refusal, Revocation};
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::wire::driver::{AttachResponse, DriverMessage, code_str};
 
 use crate::conductor::Tick;
-use crate::events::Event;
+use crate::conductor::events::Event;
 
 /// What a message means for the one who holds, or wants, the lease.
-pub enum Turn<'a> {
+pub enum LeaseEvent<'a> {
     Nothing,
     /// Map these regions.
     Granted(&'a AttachResponse),
@@ -29,7 +29,7 @@ pub struct Lease {
     refused: AtomicU64,
     ended: AtomicU64,
     /// The refusal that was told already, so that each is told once.
-    told: Mutex<Option<Refusal>>,
+    reported: Mutex<Option<Refusal>>,
 }
 
 /// How things stand, for whoever asks.
@@ -58,13 +58,13 @@ pub fn random_id() -> u32 {
 }
 
 impl Lease {
-    pub fn new(terms: Terms) -> Self {
+    pub fn new(options: LeaseOptions) -> Self {
         Self {
-            attachment: Mutex::new(Attachment::new(terms, seed())),
+            attachment: Mutex::new(Attachment::new(options, seed())),
             granted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             ended: AtomicU64::new(0),
-            told: Mutex::default(),
+            reported: Mutex::default(),
         }
     }
 
@@ -88,27 +88,27 @@ impl Lease {
         }
     }
 
-    pub fn on_driver<'a>(&self, heard: &'a Heard, tick: &Tick<'_>) -> Turn<'a> {
+    pub fn on_driver_message<'a>(&self, message: &'a DriverMessage, tick: &Tick<'_>) -> LeaseEvent<'a> {
         let now_ns = tick.now.monotonic_ns;
-        match heard {
-            Heard::Attached(response) => {
+        match message {
+            DriverMessage::Attached(response) => {
                 let answer = self.attachment().on_response(response, now_ns);
                 match answer {
-                    Answer::Ignored => Turn::Nothing,
-                    Answer::Granted => Turn::Granted(response),
+                    Answer::Ignored => LeaseEvent::Nothing,
+                    Answer::Granted => LeaseEvent::Granted(response),
                     Answer::Refused => {
-                        self.tell_refusal(tick);
-                        Turn::Nothing
+                        self.report_refusal(tick);
+                        LeaseEvent::Nothing
                     }
                 }
             }
-            Heard::Revoked(revoked) => {
+            DriverMessage::Revoked(revoked) => {
                 let revocation = self.attachment().on_revoked(revoked, now_ns);
                 match revocation {
-                    Revocation::NotOurs => Turn::Nothing,
-                    Revocation::ProducerGone => Turn::ProducerGone(revoked.lease.client_id),
+                    Revocation::NotOurs => LeaseEvent::Nothing,
+                    Revocation::ProducerGone => LeaseEvent::ProducerGone(revoked.lease.client_id),
                     Revocation::Ours => {
-                        let mut detail = revoked.reason.word().to_owned();
+                        let mut detail = revoked.reason.as_str().to_owned();
                         if !revoked.message.is_empty() {
                             detail = format!("{detail}: {}", revoked.message);
                         }
@@ -116,46 +116,46 @@ impl Lease {
                     }
                 }
             }
-            Heard::Shutdown { message, .. } => {
+            DriverMessage::Shutdown { message, .. } => {
                 let ours = self.attachment().on_shutdown(now_ns);
-                if ours { self.end(tick, "driver_shutdown", message.clone()) } else { Turn::Nothing }
+                if ours { self.end(tick, "driver_shutdown", message.clone()) } else { LeaseEvent::Nothing }
             }
-            Heard::Other | Heard::Malformed(_) => Turn::Nothing,
+            DriverMessage::Other | DriverMessage::Malformed(_) => LeaseEvent::Nothing,
         }
     }
 
-    fn end<'a>(&self, tick: &Tick<'_>, kind: &'static str, detail: String) -> Turn<'a> {
+    fn end<'a>(&self, tick: &Tick<'_>, kind: &'static str, detail: String) -> LeaseEvent<'a> {
         self.ended.fetch_add(1, Ordering::Relaxed);
         self.event(tick, kind, None, detail);
-        Turn::Ended
+        LeaseEvent::Ended
     }
 
     fn event(&self, tick: &Tick<'_>, kind: &'static str, epoch: Option<u64>, detail: String) {
-        let stream_id = Some(self.attachment().terms().stream_id);
+        let stream_id = Some(self.attachment().options().stream_id);
         tick.events.push(Event { kind, at_ns: tick.now.monotonic_ns, stream_id, epoch, detail });
     }
 
     /// The regions are mapped: the lease is in use.
-    pub fn taken_up(&self, tick: &Tick<'_>, epoch: u64) {
+    pub fn on_mapped(&self, tick: &Tick<'_>, epoch: u64) {
         self.granted.fetch_add(1, Ordering::Relaxed);
-        if let Ok(mut told) = self.told.lock() {
-            *told = None;
+        if let Ok(mut reported) = self.reported.lock() {
+            *reported = None;
         }
         self.event(tick, "attached", Some(epoch), String::new());
     }
 
     /// The regions cannot be used here: the lease goes back.
-    pub fn give_back(&self, tick: &Tick<'_>, why: String) {
-        self.attachment().give_back(why, tick.now.monotonic_ns);
-        self.tell_refusal(tick);
+    pub fn release(&self, tick: &Tick<'_>, why: String) {
+        self.attachment().release(why, tick.now.monotonic_ns);
+        self.report_refusal(tick);
     }
 
-    fn tell_refusal(&self, tick: &Tick<'_>) {
+    fn report_refusal(&self, tick: &Tick<'_>) {
         let refusal = self.attachment().refusal().cloned();
         self.refused.fetch_add(1, Ordering::Relaxed);
-        let Ok(mut told) = self.told.lock() else { return };
-        if !is_same(told.as_ref(), refusal.as_ref()) {
-            told.clone_from(&refusal);
+        let Ok(mut reported) = self.reported.lock() else { return };
+        if !is_same(reported.as_ref(), refusal.as_ref()) {
+            reported.clone_from(&refusal);
             if let Some(refusal) = refusal {
                 self.event(tick, "attach_refused", None, describe(&refusal));
             }
@@ -164,15 +164,15 @@ impl Lease {
 
     /// Sends what is due. True if the lease was lost.
     pub fn work(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) -> bool {
-        let (lost, silent) = {
+        let (lost, timed_out) = {
             let mut attachment = self.attachment();
             let before = attachment.refusal().cloned();
             let lost = attachment.work(tick.now.monotonic_ns, send);
-            let silent = before.as_ref() != attachment.refusal() && !attachment.is_held();
-            (lost, silent)
+            let timed_out = before.as_ref() != attachment.refusal() && !attachment.is_held();
+            (lost, timed_out)
         };
-        if silent {
-            self.tell_refusal(tick);
+        if timed_out {
+            self.report_refusal(tick);
         }
         self.lost(lost, tick)
     }
@@ -184,8 +184,8 @@ impl Lease {
     }
 
     /// The media driver is gone. True if a lease went with it.
-    pub fn on_disconnected(&self, tick: &Tick<'_>) -> bool {
-        let lost = self.attachment().on_disconnected(tick.now.monotonic_ns);
+    pub fn on_media_driver_lost(&self, tick: &Tick<'_>) -> bool {
+        let lost = self.attachment().on_media_driver_lost(tick.now.monotonic_ns);
         self.lost(lost, tick)
     }
 
@@ -196,23 +196,24 @@ impl Lease {
         lost.is_some()
     }
 
-    pub fn on_newcomer(&self, tick: &Tick<'_>) {
-        self.attachment().wake(tick.now.monotonic_ns);
+    pub fn on_control_image(&self, tick: &Tick<'_>) {
+        self.attachment().retry_now(tick.now.monotonic_ns);
     }
 
-    pub fn farewell(&self) -> Option<Vec<u8>> {
-        self.attachment().farewell()
+    pub fn detach_request(&self) -> Option<Vec<u8>> {
+        self.attachment().detach_request()
     }
 }
 
 /// Whether both say the same. Regions have another path at each attempt, and are refused for the same reason.
-fn is_same(told: Option<&Refusal>, refusal: Option<&Refusal>) -> bool {
-    matches!((told, refusal), (Some(Refusal::Regions(_)), Some(Refusal::Regions(_)))) || told == refusal
+fn is_same(reported: Option<&Refusal>, refusal: Option<&Refusal>) -> bool {
+    matches!((reported, refusal), (Some(Refusal::Regions(_)), Some(Refusal::Regions(_))))
+        || reported == refusal
 }
 
 pub fn describe(refusal: &Refusal) -> String {
     match refusal {
-        Refusal::Code(code, message) => format!("{}: {message}", code_word(*code)),
+        Refusal::Code(code, message) => format!("{}: {message}", code_str(*code)),
         Refusal::Protocol(why) | Refusal::Regions(why) => why.clone(),
         Refusal::NoAnswer => "no driver answers".to_owned(),
     }

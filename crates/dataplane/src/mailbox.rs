@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use tensorpool_core::event::{Address, TagFilter};
+use tensorpool_core::wire::event::{TagFilter, TagMatch};
 
+use crate::aeron::fragment_filter::FragmentFilter;
 use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
+use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
-use crate::fragments::Underway;
-use crate::handle::Handle;
 
 /// Fragments taken in one round of the conductor: far more than a stream carries in its time.
 const FRAGMENTS_A_ROUND: usize = 65_536;
@@ -32,10 +32,10 @@ pub struct Counters {
 }
 
 #[derive(Default)]
-struct Ear {
+struct FilteredSubscription {
     subscription: Handle<Subscription>,
     assembler: Option<Assembler>,
-    underway: Underway,
+    fragment_filter: FragmentFilter,
     departures: u64,
 }
 
@@ -50,7 +50,7 @@ pub struct Mailbox {
     channel: String,
     stream_id: i32,
     filter: TagFilter,
-    ear: Mutex<Ear>,
+    filtered: Mutex<FilteredSubscription>,
     kept: Mutex<Kept>,
     arrived: Condvar,
     counters: Counters,
@@ -62,7 +62,7 @@ impl Mailbox {
             channel,
             stream_id,
             filter,
-            ear: Mutex::default(),
+            filtered: Mutex::default(),
             kept: Mutex::default(),
             arrived: Condvar::new(),
             counters: Counters::default(),
@@ -93,11 +93,11 @@ impl Mailbox {
     }
 
     pub fn is_ready(&self) -> bool {
-        self.ear.lock().is_ok_and(|mut e| e.subscription.get().is_some())
+        self.filtered.lock().is_ok_and(|mut e| e.subscription.get().is_some())
     }
 
     pub fn is_connected(&self) -> bool {
-        self.ear.lock().is_ok_and(|mut e| e.subscription.get().is_some_and(|s| s.is_connected()))
+        self.filtered.lock().is_ok_and(|mut e| e.subscription.get().is_some_and(|s| s.is_connected()))
     }
 
     pub fn is_closed(&self) -> bool {
@@ -119,13 +119,13 @@ impl Mailbox {
 
     /// Whether a message is for us; judged by its first fragment.
     fn is_ours(&self, bytes: &[u8]) -> bool {
-        match self.filter.judge(bytes) {
-            Address::Ours => true,
-            Address::Foreign => {
+        match self.filter.match_message(bytes) {
+            TagMatch::Ours => true,
+            TagMatch::Foreign => {
                 self.counters.foreign.fetch_add(1, Ordering::Relaxed);
                 false
             }
-            Address::Unreadable => {
+            TagMatch::Unreadable => {
                 self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
                 false
             }
@@ -134,43 +134,44 @@ impl Mailbox {
 }
 
 impl Endpoint for Mailbox {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
-        let Ok(mut ear) = self.ear.lock() else { return Ok(()) };
-        if ear.assembler.is_none() {
-            ear.assembler = Some(Assembler::new()?);
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
+        let Ok(mut filtered) = self.filtered.lock() else { return Ok(()) };
+        if filtered.assembler.is_none() {
+            filtered.assembler = Some(Assembler::new()?);
         }
-        ear.subscription.advance(|| client.add_subscription(&self.channel, self.stream_id))
+        filtered.subscription.advance(|| client.add_subscription(&self.channel, self.stream_id))
     }
 
-    fn detach(&self) {
-        if let Ok(mut ear) = self.ear.lock() {
-            *ear = Ear::default();
+    fn disconnect(&self) {
+        if let Ok(mut filtered) = self.filtered.lock() {
+            *filtered = FilteredSubscription::default();
         }
     }
 
     fn close(&self) {
-        self.detach();
+        self.disconnect();
         if let Ok(mut kept) = self.kept.lock() {
             kept.closed = true;
         }
         self.arrived.notify_all();
     }
 
-    fn duty(&self, _: &Tick<'_>) {
-        let Ok(mut ear) = self.ear.lock() else { return };
-        let Ear { subscription, assembler, underway, departures } = &mut *ear;
+    fn do_work(&self, _: &Tick<'_>) {
+        let Ok(mut filtered) = self.filtered.lock() else { return };
+        let FilteredSubscription { subscription, assembler, fragment_filter, departures } = &mut *filtered;
         if let (Some(subscription), Some(assembler)) = (subscription.get(), assembler) {
             let gone = subscription.images().departures();
             if std::mem::replace(departures, gone) != gone {
                 // The assembler keeps a buffer for every session it ever saw: let go of those who left.
-                if underway.settle(subscription.images())
+                if fragment_filter.settle(subscription.images())
                     && let Ok(fresh) = Assembler::new()
                 {
                     *assembler = fresh;
                 }
             }
-            let wanted = |bytes: &[u8], header: Header| underway.wants(header, || self.is_ours(bytes));
-            assembler.poll_some(subscription, FRAGMENTS_A_ROUND, wanted, |message, _| self.keep(message));
+            let is_wanted =
+                |bytes: &[u8], header: Header| fragment_filter.wants(header, || self.is_ours(bytes));
+            assembler.poll_some(subscription, FRAGMENTS_A_ROUND, is_wanted, |message, _| self.keep(message));
         }
     }
 }

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 
 use rusteron_media_driver::bindings as c;
-use tensorpool_core::fork::Birth;
-use tensorpool_core::lock::{self, FileLock, LockError};
+use tensorpool_core::os::file_lock::{self, FileLock, LockError};
+use tensorpool_core::os::fork::ForkGuard;
 
-use crate::aeron::in_one_line;
+use crate::aeron::single_line;
 
 const MS: u64 = 1_000_000;
 
@@ -90,7 +90,7 @@ pub struct MediaDriver {
     driver: *mut c::aeron_driver_t,
     context: *mut c::aeron_driver_context_t,
     _lock: FileLock,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 // SAFETY: started and closed by one owner at a time; the driver's own threads are its business.
@@ -101,7 +101,7 @@ unsafe impl Sync for MediaDriver {}
 fn last_error() -> LaunchError {
     // SAFETY: returns a thread-local string.
     let text = unsafe { std::ffi::CStr::from_ptr(c::aeron_errmsg()) }.to_string_lossy();
-    LaunchError::Aeron(in_one_line(&text))
+    LaunchError::Aeron(single_line(&text))
 }
 
 fn checked(rc: c_int) -> Result<(), LaunchError> {
@@ -152,7 +152,7 @@ fn cnc_pid(dir: &str) -> Option<u32> {
 /// the maker of the files. The heartbeat in them may still look fresh.
 pub fn is_left_over(dir: &str, lock_path: &Path) -> bool {
     let named = std::fs::read_to_string(lock_path).unwrap_or_default();
-    cnc_pid(dir).is_some_and(|pid| named == holder(pid)) && lock::is_free(lock_path)
+    cnc_pid(dir).is_some_and(|pid| named == holder(pid)) && file_lock::is_free(lock_path)
 }
 
 /// Which driver's files are in `dir`: the next one makes its own. None while there are none.
@@ -174,7 +174,8 @@ impl DeathWatch {
     pub fn of(dir: &str, lock_path: &Path) -> Self {
         let files = files_in(dir);
         let named = std::fs::read_to_string(lock_path).unwrap_or_default();
-        let is_makers = cnc_pid(dir).is_some_and(|pid| named == holder(pid)) && !lock::is_free(lock_path);
+        let is_makers =
+            cnc_pid(dir).is_some_and(|pid| named == holder(pid)) && !file_lock::is_free(lock_path);
         let lock = is_makers.then(|| (lock_path.to_path_buf(), named));
         Self { dir: dir.to_owned(), files, lock }
     }
@@ -185,7 +186,7 @@ impl DeathWatch {
         are_replaced
             || self.lock.as_ref().is_some_and(|(path, named)| {
                 // Another name in it: someone else was quicker to start the next one.
-                lock::is_free(path) || std::fs::read_to_string(path).map_or(true, |now| now != *named)
+                file_lock::is_free(path) || std::fs::read_to_string(path).map_or(true, |now| now != *named)
             })
     }
 }
@@ -222,7 +223,7 @@ impl MediaDriver {
                 return Err(error);
             }
         }
-        Ok(Self { dir: settings.dir.clone(), driver, context, _lock: lock, birth: Birth::here() })
+        Ok(Self { dir: settings.dir.clone(), driver, context, _lock: lock, fork_guard: ForkGuard::current() })
     }
 
     pub fn dir(&self) -> &str {
@@ -276,7 +277,7 @@ unsafe fn configure(
 
 impl Drop for MediaDriver {
     fn drop(&mut self) {
-        if self.birth.is_here() {
+        if self.fork_guard.is_owner() {
             // SAFETY: started by launch, closed once; joins the driver's threads.
             unsafe {
                 c::aeron_driver_close(self.driver);

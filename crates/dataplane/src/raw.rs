@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::aeron::{AeronError, Client, ExclusivePublication, NotTaken, Subscription};
 use crate::conductor::Endpoint;
-use crate::handle::Handle;
+use crate::conductor::handle::Handle;
 
 const FRAGMENTS: usize = 256;
 
@@ -53,7 +53,7 @@ impl RawPublication {
 }
 
 impl Endpoint for RawPublication {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         // Whoever sends holds it, and then it is there.
         let Ok(mut handle) = self.handle.try_lock() else { return Ok(()) };
         if self.closed.load(Ordering::Relaxed) {
@@ -62,13 +62,13 @@ impl Endpoint for RawPublication {
         handle.advance(|| client.add_exclusive_publication(&self.channel, self.stream_id))
     }
 
-    fn detach(&self) {
+    fn disconnect(&self) {
         *lock(&self.handle) = Handle::None;
     }
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        self.detach();
+        self.disconnect();
     }
 }
 
@@ -116,7 +116,7 @@ impl RawSubscription {
 }
 
 impl Endpoint for RawSubscription {
-    fn attach(&self, client: &Client) -> Result<(), AeronError> {
+    fn connect(&self, client: &Client) -> Result<(), AeronError> {
         let Ok(mut handle) = self.handle.try_lock() else { return Ok(()) };
         if self.closed.load(Ordering::Relaxed) {
             return Ok(());
@@ -124,12 +124,12 @@ impl Endpoint for RawSubscription {
         handle.advance(|| client.add_subscription(&self.channel, self.stream_id))
     }
 
-    fn detach(&self) {
+    fn disconnect(&self) {
         *lock(&self.handle) = Handle::None;
     }
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        self.detach();
+        self.disconnect();
     }
 }

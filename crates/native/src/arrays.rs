@@ -7,8 +7,8 @@ use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::type_object::PyTypeInfo;
-use tensorpool_core::layout::*;
-use tensorpool_core::tensor::TensorSpec;
+use tensorpool_core::shm::tensor::TensorSpec;
+use tensorpool_core::wire::layout::*;
 
 use crate::errors;
 

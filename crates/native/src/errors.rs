@@ -2,9 +2,9 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
-use tensorpool_core::create::CreateError;
-use tensorpool_core::fork::Birth;
-use tensorpool_core::region::RegionError;
+use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::shm::create::CreateError;
+use tensorpool_core::shm::region::RegionError;
 
 /// Builds an error of `tensorpool.errors` by name, with its fields as keywords.
 pub fn raise(
@@ -28,8 +28,8 @@ pub fn plain(py: Python<'_>, class: &str, message: &str) -> PyErr {
 
 /// Refuses the use of a handle in a forked child, before any lock of a vanished thread is touched.
 #[inline]
-pub fn at_home(py: Python<'_>, birth: Birth) -> PyResult<()> {
-    if birth.is_here() { Ok(()) } else { Err(forked(py)) }
+pub fn check_fork(py: Python<'_>, fork_guard: ForkGuard) -> PyResult<()> {
+    if fork_guard.is_owner() { Ok(()) } else { Err(forked(py)) }
 }
 
 #[cold]

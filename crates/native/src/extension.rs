@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyEllipsis, PyString};
-use tensorpool_core::tensor::Tensor;
+use tensorpool_core::shm::tensor::Tensor;
 
 use crate::arrays;
 

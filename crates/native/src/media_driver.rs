@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use pyo3::prelude::*;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_dataplane::aeron;
 use tensorpool_dataplane::media_driver::{self as plane, LaunchError, Settings};
 
@@ -14,7 +14,7 @@ use crate::errors;
 pub struct MediaDriver {
     driver: Mutex<Option<plane::MediaDriver>>,
     dir: String,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
@@ -40,7 +40,11 @@ impl MediaDriver {
             ..Settings::new(aeron_dir.clone(), lock_path)
         };
         match py.detach(|| plane::MediaDriver::launch(&settings)) {
-            Ok(driver) => Ok(Self { driver: Mutex::new(Some(driver)), dir: aeron_dir, birth: Birth::here() }),
+            Ok(driver) => Ok(Self {
+                driver: Mutex::new(Some(driver)),
+                dir: aeron_dir,
+                fork_guard: ForkGuard::current(),
+            }),
             Err(error) => {
                 let class = match error {
                     LaunchError::Held(_) => "MediaDriverBusy",
@@ -64,12 +68,12 @@ impl MediaDriver {
 
     #[getter]
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.driver.lock().map_or(true, |d| d.is_none()))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let driver = self.driver.lock().ok().and_then(|mut d| d.take());
         py.detach(|| drop(driver));
         Ok(())

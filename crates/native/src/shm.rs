@@ -6,21 +6,21 @@ use std::sync::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tensorpool_core::assign::{self, Assignment};
-use tensorpool_core::contain::AllowedBases;
-use tensorpool_core::create::{self, EpochFiles, EpochSpec, PoolSpec};
-use tensorpool_core::fork::Birth;
-use tensorpool_core::layout::SUPERBLOCK_SIZE;
-use tensorpool_core::lock;
-use tensorpool_core::region::{Access, Region};
-use tensorpool_core::superblock::{Expected, RegionKind, Superblock};
-use tensorpool_core::time::monotonic_ns;
-use tensorpool_core::uri::RegionUri;
+use tensorpool_core::os::file_lock;
+use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::os::time::monotonic_ns;
+use tensorpool_core::shm::assign::{self, Assignment};
+use tensorpool_core::shm::containment::AllowedBases;
+use tensorpool_core::shm::create::{self, EpochFiles, EpochSpec, PoolSpec};
+use tensorpool_core::shm::region::{Access, Region};
+use tensorpool_core::shm::superblock::{Expected, RegionKind, Superblock};
+use tensorpool_core::wire::layout::SUPERBLOCK_SIZE;
+use tensorpool_core::wire::region_uri::RegionUri;
 
 use crate::errors;
 
 /// The directory of an epoch, the URI of its header ring, and (pool id, stride, URI) of each pool.
-type Made = (PathBuf, String, Vec<(u16, u32, String)>);
+type EpochTuple = (PathBuf, String, Vec<(u16, u32, String)>);
 
 /// Makes the regions of an epoch; gives the directory, the header's URI and (pool id, stride, URI).
 #[pyfunction]
@@ -39,7 +39,7 @@ pub fn create_epoch(
     dir_mode: u32,
     file_mode: u32,
     group: Option<u32>,
-) -> PyResult<Made> {
+) -> PyResult<EpochTuple> {
     let pools = pool_specs(pools);
     let spec = EpochSpec {
         base,
@@ -58,7 +58,7 @@ pub fn create_epoch(
     let files = py
         .detach(|| create::create_epoch(&spec, u64::from(std::process::id()), monotonic_ns()))
         .map_err(|e| errors::create(py, &e))?;
-    Ok(made(files))
+    Ok(to_tuple(files))
 }
 
 /// Gives clean regions a further epoch: renames their directory, rewrites every superblock. A refusal
@@ -73,20 +73,20 @@ pub fn assign_epoch(
     nslots: u32,
     pools: Vec<(u16, u32)>,
     require_hugepages: bool,
-) -> PyResult<Made> {
+) -> PyResult<EpochTuple> {
     let pools = pool_specs(pools);
     let wanted = Assignment { directory, epoch, stream_id, nslots, pools, require_hugepages };
     let files = py
         .detach(|| assign::assign_epoch(&wanted, u64::from(std::process::id()), monotonic_ns()))
         .map_err(|e| errors::create(py, &e))?;
-    Ok(made(files))
+    Ok(to_tuple(files))
 }
 
 fn pool_specs(pools: Vec<(u16, u32)>) -> Vec<PoolSpec> {
     pools.into_iter().map(|(pool_id, stride_bytes)| PoolSpec { pool_id, stride_bytes }).collect()
 }
 
-fn made(files: EpochFiles) -> Made {
+fn to_tuple(files: EpochFiles) -> EpochTuple {
     let pools = files.pools.into_iter().map(|(p, uri)| (p.pool_id, p.stride_bytes, uri)).collect();
     (files.directory, files.header_uri, pools)
 }
@@ -164,8 +164,8 @@ pub fn sanitize_user(name: &str) -> String {
 /// A lock on a file that dies with its holder.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct FileLock {
-    lock: Mutex<Option<lock::FileLock>>,
-    birth: Birth,
+    lock: Mutex<Option<file_lock::FileLock>>,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
@@ -173,18 +173,18 @@ impl FileLock {
     /// Raises LockHeld, with what the holder wrote, if someone else has it.
     #[new]
     fn new(py: Python<'_>, path: PathBuf, holder: &str) -> PyResult<Self> {
-        match lock::FileLock::acquire(&path, holder) {
-            Ok(lock) => Ok(Self { lock: Mutex::new(Some(lock)), birth: Birth::here() }),
-            Err(lock::LockError::Held(who)) => {
+        match file_lock::FileLock::acquire(&path, holder) {
+            Ok(lock) => Ok(Self { lock: Mutex::new(Some(lock)), fork_guard: ForkGuard::current() }),
+            Err(file_lock::LockError::Held(who)) => {
                 let message = format!("{} is held by {who}", path.display());
                 Err(errors::raise(py, "LockHeld", &message, |f| f.set_item("holder", who)))
             }
-            Err(lock::LockError::Io(e)) => Err(e.into()),
+            Err(file_lock::LockError::Io(e)) => Err(e.into()),
         }
     }
 
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         if let Ok(mut lock) = self.lock.lock() {
             drop(lock.take());
         }

@@ -153,7 +153,7 @@ def test_a_descriptor_takes_what_it_takes_in_aeron() -> None:
 
 
 def test_a_stream_of_ones_own_has_the_term_of_the_native_code() -> None:
-    lanes = (ROOT / "crates/dataplane/src/producer/lanes.rs").read_text("utf-8")
+    lanes = (ROOT / "crates/dataplane/src/producer/per_consumer.rs").read_text("utf-8")
     assert '"term-length=1m"' in lanes
     assert OWN_STREAM_TERM_BYTES == MIB
 

@@ -56,19 +56,19 @@ impl Assembler {
         self.poll_some(subscription, limit, |_, _| true, f)
     }
 
-    /// As `poll`, but only fragments that `wanted` says yes to are put together at all.
+    /// As `poll`, but only fragments that `is_wanted` says yes to are put together at all.
     pub fn poll_some(
         &mut self,
         subscription: &mut Subscription,
         limit: usize,
-        mut wanted: impl FnMut(&[u8], Header) -> bool,
+        mut is_wanted: impl FnMut(&[u8], Header) -> bool,
         mut f: impl FnMut(&[u8], Header),
     ) -> usize {
         let mut delegate: Delegate<'_> = &mut f;
         *self.target = Some((&raw mut delegate).cast());
         let assembler = self.ptr;
         let taken = subscription.poll(limit, |bytes, header| {
-            if wanted(bytes, header) {
+            if is_wanted(bytes, header) {
                 // SAFETY: the assembler lives, and its handler takes the assembler itself as its data.
                 unsafe {
                     c::aeron_fragment_assembler_handler(

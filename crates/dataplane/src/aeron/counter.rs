@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use rusteron_client::bindings as c;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 
 use super::{AeronError, c_string, checked};
 
@@ -15,7 +15,7 @@ pub const MAX_LABEL_BYTES: usize = 380;
 /// A counter of ours, as long as the client lives.
 pub struct Counter {
     pub(super) ptr: *mut c::aeron_counter_t,
-    pub(super) birth: Birth,
+    pub(super) fork_guard: ForkGuard,
 }
 
 // SAFETY: used by one thread at a time, under the owner's lock.
@@ -40,7 +40,7 @@ impl Counter {
 
 impl Drop for Counter {
     fn drop(&mut self) {
-        if self.birth.is_here() {
+        if self.fork_guard.is_owner() {
             // SAFETY: the last use of the pointer; the client's thread frees it.
             unsafe { c::aeron_counter_close(self.ptr, None, ptr::null_mut()) };
         }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rusteron_client::bindings as c;
-use tensorpool_core::time::monotonic_ns;
+use tensorpool_core::os::time::monotonic_ns;
 
 /// When images of a subscription came and went. Written by Aeron's thread.
 #[derive(Debug, Default)]

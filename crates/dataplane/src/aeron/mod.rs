@@ -5,8 +5,10 @@
 //! nothing is closed in a forked child, where the client's thread does not exist.
 
 mod assembler;
+pub mod channels;
 mod client;
 mod counter;
+pub mod fragment_filter;
 mod images;
 mod publication;
 mod request;
@@ -47,11 +49,11 @@ impl AeronError {
 
 /// What Aeron says, on one line: what kind of error, then the words of the innermost place. The places in
 /// its source say nothing to our users.
-pub(crate) fn in_one_line(text: &str) -> String {
+pub(crate) fn single_line(text: &str) -> String {
     let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
     let kind = lines.next().unwrap_or("unknown error");
-    let words = |line: &str| line.split_once("] ").map(|(_, words)| words.trim().to_owned());
-    match lines.filter_map(words).find(|w| !w.is_empty()) {
+    let detail_of = |line: &str| line.split_once("] ").map(|(_, detail_of)| detail_of.trim().to_owned());
+    match lines.filter_map(detail_of).find(|w| !w.is_empty()) {
         Some(detail) => format!("{kind}: {detail}"),
         None => kind.to_owned(),
     }
@@ -62,7 +64,7 @@ fn last_error() -> AeronError {
     // SAFETY: both return thread-local state that is always there.
     unsafe {
         let text = CStr::from_ptr(c::aeron_errmsg()).to_string_lossy();
-        AeronError { code: c::aeron_errcode(), message: in_one_line(&text) }
+        AeronError { code: c::aeron_errcode(), message: single_line(&text) }
     }
 }
 
@@ -95,13 +97,13 @@ pub fn driver_is_active(dir: &str, timeout_ms: i64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::in_one_line;
+    use super::single_line;
 
     #[test]
-    fn an_error_is_one_line_with_the_words_that_help() {
+    fn error_is_one_line_with_its_detail() {
         let text = "(22) Invalid argument\n[aeron_uri_parse, aeron_uri.c:99] bad channel: x\n[f, g.c:1] \n";
-        assert_eq!(in_one_line(text), "(22) Invalid argument: bad channel: x");
-        assert_eq!(in_one_line("(-1) plain\n"), "(-1) plain");
-        assert_eq!(in_one_line(""), "unknown error");
+        assert_eq!(single_line(text), "(22) Invalid argument: bad channel: x");
+        assert_eq!(single_line("(-1) plain\n"), "(-1) plain");
+        assert_eq!(single_line(""), "unknown error");
     }
 }

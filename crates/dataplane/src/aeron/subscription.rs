@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use rusteron_client::bindings as c;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 
 use super::images::{ImageWatch, on_closed};
 
@@ -43,7 +43,7 @@ impl Header {
 pub struct Subscription {
     pub(super) ptr: *mut c::aeron_subscription_t,
     pub(super) watch: Arc<ImageWatch>,
-    pub(super) birth: Birth,
+    pub(super) fork_guard: ForkGuard,
 }
 
 // SAFETY: polled by one thread at a time, under the owner's lock.
@@ -74,7 +74,7 @@ unsafe extern "C-unwind" fn fragment_while<F: FnMut(&[u8], Header) -> bool>(
     }
 }
 
-unsafe extern "C-unwind" fn look_and_leave(
+unsafe extern "C-unwind" fn peek(
     clientd: *mut c_void,
     _: *const u8,
     _: usize,
@@ -111,7 +111,7 @@ impl Subscription {
         let mut seen = false;
         // SAFETY: as in poll.
         unsafe {
-            c::aeron_subscription_controlled_poll(self.ptr, Some(look_and_leave), (&raw mut seen).cast(), 1);
+            c::aeron_subscription_controlled_poll(self.ptr, Some(peek), (&raw mut seen).cast(), 1);
         }
         seen
     }
@@ -142,7 +142,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        if self.birth.is_here() {
+        if self.fork_guard.is_owner() {
             let clientd = Arc::as_ptr(&self.watch).cast_mut().cast();
             // SAFETY: the last use of the pointer; the client keeps the watch until the call comes.
             unsafe { c::aeron_subscription_close(self.ptr, Some(on_closed), clientd) };

@@ -70,7 +70,7 @@ impl Source {
         &self.counters
     }
 
-    pub fn announced(&self, epoch: u64) {
+    pub fn on_announce(&self, epoch: u64) {
         self.announced.store(epoch, Ordering::Relaxed);
     }
 

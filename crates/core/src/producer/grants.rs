@@ -1,0 +1,289 @@
+//! What a producer grants its consumers (wire §5, §10.1.2, §10.1.3; decisions 22 and 23). Pure: hellos,
+//! configurations, signs of life and the time go in; answers, and lanes to open or close, come out.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use crate::wire::hello::{ConsumerConfig, ConsumerHello, Mode, ProgressHints, StreamAddress, StreamRequest};
+use crate::wire::layout::LAYOUT_VERSION;
+
+/// More consumers than one producer could serve with streams of their own; the rest share one.
+const MAX_CONSUMERS: usize = 4096;
+
+#[derive(Clone, Debug)]
+pub struct GrantPolicy {
+    /// Channels that a lane may be on, as they are written.
+    pub channels: Vec<String>,
+    pub descriptor_ids: RangeInclusive<u32>,
+    pub control_ids: RangeInclusive<u32>,
+    /// A consumer that gives no sign of life for so long has left.
+    pub stale_ns: u64,
+}
+
+/// What is to be done with the lanes of one consumer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamChange {
+    OpenDescriptors { consumer_id: u32, address: StreamAddress, max_rate_hz: u32 },
+    OpenControl { consumer_id: u32, address: StreamAddress },
+    SetRate { consumer_id: u32, max_rate_hz: u32 },
+    CloseDescriptors { consumer_id: u32 },
+    CloseControl { consumer_id: u32 },
+}
+
+#[derive(Clone, Debug)]
+struct Grant {
+    received_ns: u64,
+    /// It can read our regions: it maps shared memory, of our layout.
+    reads_shm: bool,
+    supports_progress: bool,
+    hints: ProgressHints,
+    max_rate_hz: u32,
+    mode: Mode,
+    descriptor: Option<StreamAddress>,
+    control: Option<StreamAddress>,
+    /// A supervisor has spoken: a later hello does not undo it.
+    ordered: Option<ConsumerConfig>,
+}
+
+#[derive(Debug)]
+pub struct ConsumerGrants {
+    stream_id: u32,
+    policy: GrantPolicy,
+    consumers: BTreeMap<u32, Grant>,
+}
+
+impl ConsumerGrants {
+    pub fn new(stream_id: u32, policy: GrantPolicy) -> Self {
+        Self { stream_id, policy, consumers: BTreeMap::new() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.consumers.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.consumers.is_empty()
+    }
+
+    /// The answer to a hello, and what it changes. None: not for us.
+    pub fn on_hello(
+        &mut self,
+        hello: &ConsumerHello,
+        now_ns: u64,
+    ) -> Option<(ConsumerConfig, Vec<StreamChange>)> {
+        if hello.stream_id != self.stream_id {
+            return None;
+        }
+        let known = self.consumers.remove(&hello.consumer_id);
+        if known.is_none() && self.consumers.len() >= MAX_CONSUMERS {
+            return Some((self.answer(hello.consumer_id, None), Vec::new()));
+        }
+        let (old_descriptor, old_control, ordered) = match known {
+            Some(consumer) => (consumer.descriptor, consumer.control, consumer.ordered),
+            None => (None, None, None),
+        };
+        let fits = hello.supports_shm && matches!(hello.expected_layout_version, 0 | LAYOUT_VERSION);
+        let requested = if fits { &hello.descriptor } else { &StreamRequest::None };
+        let descriptor = self.grant(requested, &self.policy.descriptor_ids);
+        let requested = if fits && hello.supports_progress { &hello.control } else { &StreamRequest::None };
+        let control =
+            self.grant(requested, &self.policy.control_ids).filter(|l| Some(l) != descriptor.as_ref());
+        let mut consumer = Grant {
+            received_ns: now_ns,
+            reads_shm: fits,
+            supports_progress: hello.supports_progress,
+            hints: hello.hints,
+            max_rate_hz: hello.max_rate_hz,
+            mode: hello.mode,
+            descriptor,
+            control,
+            ordered,
+        };
+        if let Some(ordered) = &consumer.ordered {
+            consumer.mode = ordered.mode;
+            if ordered.descriptor != StreamRequest::None {
+                // An order is as little a reason to open what is not allowed as a request.
+                consumer.descriptor = self.grant(&ordered.descriptor, &self.policy.descriptor_ids);
+            }
+        }
+        let id = hello.consumer_id;
+        let changes = changes(id, old_descriptor.as_ref(), old_control.as_ref(), &consumer);
+        let answer = self.answer(id, Some(&consumer));
+        self.consumers.insert(id, consumer);
+        Some((answer, changes))
+    }
+
+    /// A supervisor tells one of our consumers what to do: taken over, so that a later hello does not undo it.
+    pub fn on_order(&mut self, order: &ConsumerConfig, now_ns: u64) -> Vec<StreamChange> {
+        if order.stream_id != self.stream_id {
+            return Vec::new();
+        }
+        let Some(consumer) = self.consumers.get(&order.consumer_id) else {
+            return Vec::new();
+        };
+        let mut fresh = Grant { ordered: Some(order.clone()), mode: order.mode, ..consumer.clone() };
+        fresh.received_ns = fresh.received_ns.max(now_ns);
+        let requested = &order.descriptor;
+        if let StreamRequest::At(address) = requested
+            && fresh.descriptor.as_ref() != Some(address)
+        {
+            fresh.descriptor = self.grant(requested, &self.policy.descriptor_ids);
+        }
+        let changes =
+            changes(order.consumer_id, consumer.descriptor.as_ref(), consumer.control.as_ref(), &fresh);
+        self.consumers.insert(order.consumer_id, fresh);
+        changes
+    }
+
+    /// QoS is a sign of life too.
+    pub fn on_qos(&mut self, stream_id: u32, consumer_id: u32, now_ns: u64) {
+        if stream_id == self.stream_id
+            && let Some(consumer) = self.consumers.get_mut(&consumer_id)
+        {
+            consumer.received_ns = now_ns;
+        }
+    }
+
+    /// Those who have left: their lanes are closed.
+    pub fn on_tick(&mut self, now_ns: u64) -> Vec<StreamChange> {
+        let stale_ns = self.policy.stale_ns;
+        let mut closed = Vec::new();
+        self.consumers.retain(|id, consumer| {
+            let is_fresh = now_ns.saturating_sub(consumer.received_ns) <= stale_ns;
+            if !is_fresh {
+                close(*id, consumer, &mut closed);
+            }
+            is_fresh
+        });
+        closed
+    }
+
+    /// The consumer says that it leaves, or its lease has ended.
+    pub fn on_leave(&mut self, consumer_id: u32) -> Vec<StreamChange> {
+        let mut closed = Vec::new();
+        if let Some(consumer) = self.consumers.remove(&consumer_id) {
+            close(consumer_id, &consumer, &mut closed);
+        }
+        closed
+    }
+
+    /// What the media driver refused is granted no longer; the consumer is told at its next hello.
+    pub fn on_refused(&mut self, consumer_id: u32) {
+        if let Some(consumer) = self.consumers.get_mut(&consumer_id) {
+            consumer.descriptor = None;
+        }
+    }
+
+    /// Whether anyone wants to hear of progress, and how often: the smallest of what was asked for.
+    pub fn progress(&self) -> Option<ProgressHints> {
+        let smallest = |a: Option<u32>, b: Option<u32>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        self.consumers.values().filter(|w| w.supports_progress).map(|w| w.hints).reduce(|a, b| {
+            ProgressHints {
+                interval_us: smallest(a.interval_us, b.interval_us),
+                bytes_delta: smallest(a.bytes_delta, b.bytes_delta),
+                major_delta_units: smallest(a.major_delta_units, b.major_delta_units),
+            }
+        })
+    }
+
+    /// Whether someone without a control lane of its own wants progress: it goes out on the shared stream.
+    pub fn wants_shared_progress(&self) -> bool {
+        self.consumers.values().any(|w| w.supports_progress && w.control.is_none())
+    }
+
+    /// A lane on a channel that is allowed, with an id of our range that nobody else has.
+    fn grant(&self, requested: &StreamRequest, ids: &RangeInclusive<u32>) -> Option<StreamAddress> {
+        let address = requested_address(requested)?;
+        let taken = |l: &Option<StreamAddress>| l.as_ref() == Some(&address);
+        let is_free = !self.consumers.values().any(|w| taken(&w.descriptor) || taken(&w.control));
+        (self.policy.channels.contains(&address.channel) && ids.contains(&address.stream_id) && is_free)
+            .then_some(address)
+    }
+
+    fn answer(&self, consumer_id: u32, consumer: Option<&Grant>) -> ConsumerConfig {
+        let ordered = consumer.and_then(|w| w.ordered.as_ref());
+        let requested = |address: Option<&StreamAddress>| {
+            address.map_or(StreamRequest::None, |l| StreamRequest::At(l.clone()))
+        };
+        let descriptor = consumer.and_then(|w| w.descriptor.as_ref());
+        // Without a lane of its own nothing limits its rate.
+        let mode = match consumer {
+            Some(w) if descriptor.is_some() || ordered.is_some() => w.mode,
+            _ => Mode::Stream,
+        };
+        ConsumerConfig {
+            stream_id: self.stream_id,
+            consumer_id,
+            use_shm: ordered.map_or(consumer.is_none_or(|w| w.reads_shm), |o| o.use_shm),
+            mode,
+            max_rate_hz: None,
+            fallback_uri: ordered.map(|o| o.fallback_uri.clone()).unwrap_or_default(),
+            descriptor: requested(descriptor),
+            control: requested(consumer.and_then(|w| w.control.as_ref())),
+        }
+    }
+}
+
+fn requested_address(requested: &StreamRequest) -> Option<StreamAddress> {
+    match requested {
+        StreamRequest::At(address) => Some(address.clone()),
+        StreamRequest::None | StreamRequest::Invalid => None,
+    }
+}
+
+fn rate_of(consumer: &Grant) -> u32 {
+    match consumer.mode {
+        Mode::RateLimited => {
+            consumer.ordered.as_ref().and_then(|o| o.max_rate_hz).unwrap_or(consumer.max_rate_hz)
+        }
+        Mode::Stream => 0,
+    }
+}
+
+fn changes(
+    id: u32,
+    descriptor: Option<&StreamAddress>,
+    control: Option<&StreamAddress>,
+    consumer: &Grant,
+) -> Vec<StreamChange> {
+    let mut changes = Vec::new();
+    if descriptor != consumer.descriptor.as_ref() {
+        if descriptor.is_some() {
+            changes.push(StreamChange::CloseDescriptors { consumer_id: id });
+        }
+        if let Some(address) = &consumer.descriptor {
+            let max_rate_hz = rate_of(consumer);
+            changes.push(StreamChange::OpenDescriptors {
+                consumer_id: id,
+                address: address.clone(),
+                max_rate_hz,
+            });
+        }
+    } else if descriptor.is_some() {
+        changes.push(StreamChange::SetRate { consumer_id: id, max_rate_hz: rate_of(consumer) });
+    }
+    if control != consumer.control.as_ref() {
+        if control.is_some() {
+            changes.push(StreamChange::CloseControl { consumer_id: id });
+        }
+        if let Some(address) = &consumer.control {
+            changes.push(StreamChange::OpenControl { consumer_id: id, address: address.clone() });
+        }
+    }
+    changes
+}
+
+fn close(id: u32, consumer: &Grant, closed: &mut Vec<StreamChange>) {
+    if consumer.descriptor.is_some() {
+        closed.push(StreamChange::CloseDescriptors { consumer_id: id });
+    }
+    if consumer.control.is_some() {
+        closed.push(StreamChange::CloseControl { consumer_id: id });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! What a consumer wants of its producer, what it got, and what it reports (wire §5, §10.1.2, §10.4.1).
+
+use std::collections::VecDeque;
+
+use tensorpool_core::consumer::hello_state::{ConfigChange, ConsumerRequest, HelloState};
+use tensorpool_core::consumer::phase::{Phase, PhaseState};
+use tensorpool_core::wire::control::{ControlMessage, QosConsumer};
+use tensorpool_core::wire::hello::{Mode, StreamAddress};
+
+/// Our own reports come back to us; one of the last few is no one else's.
+const OWN_REPORTS: usize = 8;
+
+/// How things stand between a consumer and its producer, for whoever asks.
+#[derive(Clone, Debug, Default)]
+pub struct ConsumerState {
+    pub consumer_id: Option<u32>,
+    pub mode: Mode,
+    pub descriptors: Option<StreamAddress>,
+    /// Whether descriptors are read from there already.
+    pub on_per_consumer: bool,
+    pub control: Option<StreamAddress>,
+    /// None: nobody knows.
+    pub phase: Option<Phase>,
+    pub fallback_uri: Option<String>,
+    pub declined: bool,
+}
+
+pub struct ConsumerControl {
+    hello_state: HelloState,
+    period_ns: u64,
+    next_qos_ns: u64,
+    reports: VecDeque<QosConsumer>,
+    phase_state: PhaseState,
+    /// Who it was last, also while there is nobody to greet.
+    consumer_id: Option<u32>,
+    declined: bool,
+}
+
+impl ConsumerControl {
+    pub fn new(stream_id: u32, request: ConsumerRequest, period_ns: u64) -> Self {
+        Self {
+            hello_state: HelloState::new(stream_id, request, period_ns),
+            period_ns,
+            next_qos_ns: 0,
+            reports: VecDeque::new(),
+            phase_state: PhaseState::default(),
+            consumer_id: None,
+            declined: false,
+        }
+    }
+
+    /// It has no other way than that one.
+    pub fn use_fallback(&mut self, uri: &str) {
+        self.phase_state.on_config(false, uri);
+    }
+
+    /// The way by which frames are to come instead of shared memory.
+    pub fn fallback_uri(&self) -> Option<&str> {
+        self.phase_state.fallback_uri()
+    }
+
+    /// A poll may have let go of the regions since they were mapped.
+    pub fn state(&self, is_mapped: bool) -> ConsumerState {
+        let mut phase_state = self.phase_state.clone();
+        if !is_mapped {
+            phase_state.on_unmapped();
+        }
+        ConsumerState {
+            consumer_id: self.hello_state.consumer_id(),
+            mode: self.hello_state.mode(),
+            descriptors: self.hello_state.descriptors().cloned(),
+            on_per_consumer: false,
+            control: self.hello_state.control().cloned(),
+            phase: Some(phase_state.phase()),
+            fallback_uri: phase_state.fallback_uri().map(str::to_owned),
+            declined: self.declined,
+        }
+    }
+
+    pub fn begin(&mut self, consumer_id: u32) -> Vec<ConfigChange> {
+        if self.consumer_id.replace(consumer_id) != Some(consumer_id) {
+            self.phase_state.on_new_id();
+        }
+        self.hello_state.begin(consumer_id)
+    }
+
+    /// What became of the regions.
+    pub fn on_regions(&mut self, is_mapped: bool) {
+        if is_mapped { self.phase_state.on_mapped() } else { self.phase_state.on_unmapped() }
+    }
+
+    pub fn on_refused(&mut self) {
+        self.phase_state.on_refused();
+    }
+
+    /// The same again, to whoever is there now.
+    pub fn restart(&mut self) -> Vec<ConfigChange> {
+        self.hello_state.consumer_id().map(|id| self.hello_state.begin(id)).unwrap_or_default()
+    }
+
+    pub fn end(&mut self) -> Vec<ConfigChange> {
+        self.hello_state.end()
+    }
+
+    pub fn is_limited(&self) -> bool {
+        self.hello_state.mode() == Mode::RateLimited && self.hello_state.descriptors().is_some()
+    }
+
+    /// What a message changes, and whether it shows that another consumer has our id (decision 17).
+    pub fn on_control_message(&mut self, message: &ControlMessage) -> (Vec<ConfigChange>, bool) {
+        match message {
+            ControlMessage::Config(config) => {
+                if config.stream_id == self.hello_state.stream_id()
+                    && Some(config.consumer_id) == self.hello_state.consumer_id()
+                {
+                    self.phase_state.on_config(config.use_shm, &config.fallback_uri);
+                }
+                let changes = self.hello_state.on_config(config);
+                for change in &changes {
+                    match change {
+                        ConfigChange::Declined => self.declined = true,
+                        ConfigChange::Descriptors(Some(_)) => self.declined = false,
+                        _ => {}
+                    }
+                }
+                (changes, false)
+            }
+            ControlMessage::QosConsumer(qos) => {
+                let is_ours = Some(qos.consumer_id) == self.hello_state.consumer_id();
+                let is_current = qos.stream_id == self.hello_state.stream_id();
+                (Vec::new(), is_ours && is_current && !self.reports.contains(qos))
+            }
+            _ => (Vec::new(), false),
+        }
+    }
+
+    /// A hello, if one is due.
+    pub fn send_hello(&mut self, now_ns: u64, send: &mut dyn FnMut(&[u8]) -> bool) {
+        if let Some(hello) = self.hello_state.due(now_ns)
+            && send(&hello.encode())
+        {
+            self.hello_state.sent(now_ns);
+        }
+    }
+
+    /// Something changed that others wait for.
+    pub fn report_soon(&mut self) {
+        self.next_qos_ns = 0;
+    }
+
+    pub fn is_report_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.next_qos_ns && self.hello_state.consumer_id().is_some()
+    }
+
+    pub fn report(&mut self, qos: QosConsumer, now_ns: u64, send: &mut dyn FnMut(&[u8]) -> bool) {
+        // Before it is sent: it may be heard at once.
+        self.reports.push_back(qos);
+        if self.reports.len() > OWN_REPORTS {
+            self.reports.pop_front();
+        }
+        if send(&qos.encode()) {
+            self.next_qos_ns = now_ns + self.period_ns;
+        }
+    }
+}
