@@ -15,7 +15,7 @@ import tensorpool as tp
 from tensorpool.client.ledger import DROP_REASONS
 from tensorpool.context.context import Context, Event
 from tests.e2e.pages import ROOT
-from tests.remote import Background
+from tests.remote_process import Background
 
 PAGE = ROOT / "docs" / "reference" / "consumer-requests.md"
 NATIVE = ROOT / "crates" / "dataplane" / "src"

@@ -17,7 +17,7 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 import tensorpool as tp
-from tests.e2e.commandline import PATIENCE_S, CommandLine, filming, running
+from tests.e2e.commandline import TIMEOUT_S, CommandLine, filming, running
 
 IMAGE = np.zeros((16, 16), np.uint8)
 
@@ -65,7 +65,7 @@ def test_prometheus_and_opentelemetry_get_the_same_figures(
     aeron_dir: Path, shm_base: Path, free_stream_id: int, wait_until: Callable[..., Any]
 ) -> None:
     pytest.importorskip("opentelemetry.sdk")
-    there = CommandLine(aeron_dir, shm_base)
+    command_line = CommandLine(aeron_dir, shm_base)
     with (
         collector() as (url, received),
         tp.MediaDriver(aeron_dir),
@@ -74,7 +74,7 @@ def test_prometheus_and_opentelemetry_get_the_same_figures(
         ctx.consumer(free_stream_id),
         filming(producer, IMAGE, hz=50),
         running(
-            there.start(
+            command_line.start(
                 "metrics",
                 "--metrics",
                 "127.0.0.1:0",
@@ -97,7 +97,7 @@ def test_prometheus_and_opentelemetry_get_the_same_figures(
         assert page, "it never said where its metrics are"
 
         def scraped() -> str:
-            with urllib.request.urlopen(page, timeout=PATIENCE_S) as response:
+            with urllib.request.urlopen(page, timeout=TIMEOUT_S) as response:
                 return str(response.read().decode())
 
         pattern = rf'^tensorpool_producer_sequences_total{{stream_id="{free_stream_id}"}} (\d+)$'
@@ -108,9 +108,9 @@ def test_prometheus_and_opentelemetry_get_the_same_figures(
             counts.append(int(match[1]) if match else 0)
             return counts[-1] > counts[-2] > 0
 
-        wait_until(grows, timeout=PATIENCE_S)
+        wait_until(grows, timeout=TIMEOUT_S)
         assert f'tensorpool_stream_info{{stream_id="{free_stream_id}",name="camera-1"}} 1' in scraped()
-        wait_until(lambda: "tensorpool.producer_sequences" in names(received), timeout=PATIENCE_S)
+        wait_until(lambda: "tensorpool.producer_sequences" in names(received), timeout=TIMEOUT_S)
         metric = names(received)["tensorpool.producer_sequences"]
         assert metric.sum.is_monotonic
         point = metric.sum.data_points[0]
@@ -119,15 +119,15 @@ def test_prometheus_and_opentelemetry_get_the_same_figures(
         }
         assert names(received)["tensorpool.stream_memory"].unit == "By"
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0
 
 
 def test_settings_are_checked_before_anything_is_opened(aeron_dir: Path, shm_base: Path) -> None:
-    there = CommandLine(aeron_dir, shm_base)
-    done = there.run("metrics", "--metrics", "lab-7:9464", "--check")
+    command_line = CommandLine(aeron_dir, shm_base)
+    done = command_line.run("metrics", "--metrics", "lab-7:9464", "--check")
     assert done.returncode == 1
     assert "is no HOST:PORT" in done.stderr
-    done = there.run("metrics", "--set", "metrics.otlp=ftp://x", "--check")
+    done = command_line.run("metrics", "--set", "metrics.otlp=ftp://x", "--check")
     assert "http://HOST:4318/v1/metrics" in done.stderr
     assert done.returncode == 1

@@ -28,21 +28,24 @@ class Live:
 
 
 @contextmanager
-def system(there: CommandLine, left: int, right: int) -> Iterator[Live]:
+def system(command_line: CommandLine, left: int, right: int) -> Iterator[Live]:
     """Two cameras and a reader, on a driver; nothing watches them."""
     with ExitStack() as stack:
-        media = stack.enter_context(tp.MediaDriver(there.aeron_dir))
+        media = stack.enter_context(tp.MediaDriver(command_line.aeron_dir))
         assert media is not None
         ctx = stack.enter_context(
             tp.open(
-                "embedded", aeron_dir=there.aeron_dir, media_driver="external", shm_base_dir=there.shm_base
+                "embedded",
+                aeron_dir=command_line.aeron_dir,
+                media_driver="external",
+                shm_base_dir=command_line.shm_base,
             )
         )
         for stream_id, name in ((left, "camera-left"), (right, "camera-right")):
             camera = stack.enter_context(ctx.producer(stream_id, pools=["64KiB"], nslots=16, name=name))
             stack.enter_context(filming(camera, PICTURE, hz=20))
         stack.enter_context(ctx.consumer(left))
-        yield Live(there, left, right)
+        yield Live(command_line, left, right)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from ..clock import Clock
 from ..context.context import Context
 from ..errors import AttachError, CodecError, RoleFailed, StreamBusy, TensorPoolError
 from ..service import Event
+from ..transport import StreamAddress
 from .config import AS_DRIVER, AS_SOURCE, BridgeSettings
 from .counters import BridgeCounters, sum_each
 from .forwarding import (
@@ -32,7 +33,7 @@ from .forwarding import (
     with_stream,
 )
 from .ledger import LEDGER_KEY, MappingLedger, ReceiverLedger, SenderLedger
-from .mappings import FallbackUri, ResolvedMapping, StreamAddress
+from .mappings import FallbackUri, ResolvedMapping
 from .state import Attach, DestinationLayout, DestinationState, Fail
 
 _LOG = logging.getLogger(__name__)

@@ -18,11 +18,12 @@ from ..context.context import Context
 from ..errors import CodecError
 from ..sbe.wire import ShmPoolAnnounce
 from ..service import Event
+from ..transport import StreamAddress
 from .config import BridgeSettings
 from .counters import BridgeCounters, sum_each
 from .forwarding import METADATA, POOL_ANNOUNCE, PROGRESS, QOS, read_info
 from .ledger import LEDGER_KEY, SenderLedger
-from .mappings import FallbackUri, ResolvedMapping, StreamAddress
+from .mappings import FallbackUri, ResolvedMapping
 
 _IPC: Final = "aeron:ipc?tether=false"
 _LIMIT: Final = 256

@@ -8,7 +8,8 @@ from typing import Any, Literal
 from .. import _native
 from ..client import Consumer
 from ..errors import ConfigError
-from .endpoints import SHARED_CHANNEL, WithEndpoints, checked_stream_id
+from ..transport import SHARED_CHANNEL
+from .endpoints import WithEndpoints, checked_stream_id
 from .locate import WithDiscovery, check_by_name
 
 

@@ -13,17 +13,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from .. import _native
 from ..client import LeaseOptions, PerConsumerStreams, ReportOptions, TraceIds
 from ..discovery import DiscoverySettings
 from ..driver import DriverAgent, DriverSettings, EmbeddedDriver, qualified_namespace
-from ..errors import ClosedError, ForkedError, MediaDriverUnavailable
+from ..errors import ClosedError, ForkedError
 from ..runtime.config import Secret
-from ..transport import StreamIds, embed_lock_path
+from ..transport import Connection, ConnectionOptions, StreamIds
 from ..transport.channels import ServiceStreams
 from .consumers import WithConsumers
 from .driver_host import DriverHost, Mode
-from .endpoints import SHARED_CHANNEL
 from .history import WithHistory
 from .locate import WithDiscovery
 from .producers import WithProducers
@@ -78,7 +76,7 @@ class Context(WithProducers, WithConsumers, WithDiscovery, WithHistory):
         self.aeron_dir = aeron_dir
         self.namespace = namespace
         self._terms = terms
-        self._streams = streams
+        self.per_consumer_streams = self._streams = streams
         self._reports = reports
         self._descriptor_term_bytes = descriptor_term_bytes
         self.stream_ids = stream_ids
@@ -118,28 +116,21 @@ class Context(WithProducers, WithConsumers, WithDiscovery, WithHistory):
             driver_timeout=driver_timeout,
             announce_period=announce_period,
         )
-        self._conductor = _native.Conductor(
-            aeron_dir=aeron_dir,
-            media_driver_lock=embed_lock_path(aeron_dir),
-            embed=embed,
-            dir_mode=aeron_dir_mode,
-            driver_timeout_ms=int(driver_timeout * 1000),
-            announce_channel=SHARED_CHANNEL,
-            announce_stream_id=stream_ids.announce,
-            announce_period_ns=self._announce_period_ns,
-            control_channel=SHARED_CHANNEL,
-            control_stream_id=stream_ids.control,
-            qos_stream_id=stream_ids.qos,
-            allowed_base_dirs=list(allowed_base_dirs),
-        )
-        if not self._conductor.wait_connected(connect_timeout):
-            why = _closed_to_us(aeron_dir) or self._conductor.status()["last_error"] or "no answer"
-            self._conductor.close()
-            raise MediaDriverUnavailable(
-                f"{why}; start one (tensorpool.MediaDriver({aeron_dir!r}) or aeronmd), check aeron_dir, or "
-                "let open() embed one with media_driver='auto'",
+        self.connection = Connection.open(
+            ConnectionOptions(
                 aeron_dir=aeron_dir,
+                embed_media_driver=embed,
+                aeron_dir_mode=aeron_dir_mode,
+                allowed_base_dirs=tuple(allowed_base_dirs),
+                stream_ids=stream_ids,
+                services=service_streams,
+                connect_timeout_s=connect_timeout,
+                driver_timeout_s=driver_timeout,
+                announce_period_ns=self._announce_period_ns,
+                report_period_ns=streams.period_ns,
             )
+        )
+        self._conductor = self.connection.conductor
         self._host = self._driver_host(driver_settings)
         try:
             self._host.start()
@@ -240,13 +231,6 @@ class Context(WithProducers, WithConsumers, WithDiscovery, WithHistory):
         # In a forked child the block belongs to the parent: there is nothing to close.
         with suppress(ForkedError):
             self.close()
-
-
-def _closed_to_us(directory: str) -> str | None:
-    """A media driver's directory that is there and another user's alone."""
-    if not os.path.isdir(directory) or os.access(directory, os.R_OK | os.X_OK):
-        return None
-    return f"{directory} belongs to user id {os.stat(directory).st_uid}, and you may not enter it"
 
 
 @atexit.register

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from .. import _native
 from ..attributes.metadata import describe
 from ..client.metadata import MetadataOptions
-from ..errors import ConfigError, MediaDriverUnavailable
-from ..transport import StreamIds
+from ..errors import ConfigError
+from ..transport import Connection, StreamIds
 
 _CHANNEL = "aeron:ipc"
-_READY_TIMEOUT_S = 10.0
 
 
 class WithMetadata:
     """The part of a context that speaks and listens on metadata streams."""
 
+    connection: Connection
     _conductor: _native.Conductor
     _announce_period_ns: int
     _ears: dict[int, _native.MetadataEar]
@@ -33,15 +32,7 @@ class WithMetadata:
         ear = self._ears.get(number)
         if ear is None:
             ear = self._ears[number] = _native.MetadataEar(self._conductor, _CHANNEL, number, describe)
-        deadline = time.monotonic() + _READY_TIMEOUT_S
-        while not ear.is_ready:
-            if time.monotonic() > deadline:
-                why = self._conductor.status()["last_error"] or "it did not answer"
-                raise MediaDriverUnavailable(
-                    f"the media driver in {self.aeron_dir} gave no metadata stream: {why}",
-                    aeron_dir=self.aeron_dir,
-                )
-            time.sleep(0.001)
+        self.connection.wait_ready(ear)
         return ear
 
     def _metadata_stream(self, given: Any) -> int:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import weakref
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from ..client import Consumer, LeaseOptions, PerConsumerStreams, Producer, ReportOptions, wait_attached
 from ..errors import ConfigError, MediaDriverUnavailable, ServiceError
+from ..transport import Connection
 from .describing import WithMetadata
 from .driver_host import DriverHost, Mode
 from .services import WithServices
 
 _LOG = logging.getLogger(__name__)
-_READY_TIMEOUT_S = 10.0
-SHARED_CHANNEL: Final = "aeron:ipc"
 # So many attachments of a context are told of: a media driver has room for some thousand counters, and a
 # program may have a thousand streams.
 _MOST_REPORTED = 64
@@ -29,6 +27,7 @@ _Endpoint = TypeVar("_Endpoint", Producer, Consumer)
 class WithEndpoints(WithServices, WithMetadata):
     """The part of a context that gives out producers and consumers."""
 
+    connection: Connection
     mode: Mode
     _terms: LeaseOptions
     _streams: PerConsumerStreams
@@ -49,16 +48,11 @@ class WithEndpoints(WithServices, WithMetadata):
         self._endpoints.add(endpoint)
         # Whoever keeps only the endpoint keeps the context too, and so the close at exit.
         endpoint._context = self
-        deadline = time.monotonic() + _READY_TIMEOUT_S
-        while not endpoint.is_ready:
-            if time.monotonic() > deadline:
-                endpoint.close()
-                why = self._conductor.status()["last_error"] or "it did not answer"
-                raise MediaDriverUnavailable(
-                    f"the media driver in {self.aeron_dir} gave no stream: {why}; check that it runs",
-                    aeron_dir=self.aeron_dir,
-                )
-            time.sleep(0.001)
+        try:
+            self.connection.wait_ready(endpoint)
+        except MediaDriverUnavailable:
+            endpoint.close()
+            raise
         if self.mode != "standalone" and endpoint.lease() is not None:
             try:
                 wait_attached(endpoint, self._terms, self._driver_answers)
@@ -102,7 +96,7 @@ class WithEndpoints(WithServices, WithMetadata):
             return
         if period_ns != self._announce_period_ns:
             _LOG.info("the driver announces every %.3g s: taken over", period_ns / 1e9)
-            self._announce_period_ns = period_ns
+            self._announce_period_ns = self.connection.announce_period_ns = period_ns
             self._terms = replace(self._terms, announce_period_ns=period_ns)
 
 

@@ -25,8 +25,8 @@ from ..client.lease import attach_error
 from ..driver import DEFAULT_NSLOTS
 from ..errors import CommandFailed, ConfigError, NoSuchService, RequestRejected, ServiceTimeout
 from ..shm import parse_pools
-from ..transport import descriptor_channel
-from .endpoints import SHARED_CHANNEL, WithEndpoints, checked_stream_id
+from ..transport import SHARED_CHANNEL, descriptor_channel
+from .endpoints import WithEndpoints, checked_stream_id
 
 
 class WithProducers(WithEndpoints):

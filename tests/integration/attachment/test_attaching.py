@@ -12,7 +12,7 @@ import pytest
 import tensorpool as tp
 from tensorpool import _native
 from tensorpool.client import LeasedProducer
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 from .roles import Client
 
@@ -34,7 +34,7 @@ def test_a_second_producer_is_refused_with_a_reason_and_a_remedy(
     options, open_context, free_stream_id
 ) -> None:
     ctx = open_context()
-    with Remote(Client) as other, ctx.producer(free_stream_id):
+    with RemoteProcess(Client) as other, ctx.producer(free_stream_id):
         other.call("open", **options)
         with pytest.raises(Exception, match="has a producer already") as refused:
             other.call("produce", stream_id=free_stream_id)
@@ -79,7 +79,7 @@ def test_regions_that_the_client_s_own_rules_refuse_are_not_used_whoever_gave_th
 @pytest.mark.requirement("driver-8-1")
 def test_only_the_driver_announces(options, open_context, free_stream_id, wait_until) -> None:
     """The driver's process stopped in its tracks: its clients' contexts say nothing in its place."""
-    with Remote(Client) as host, tp.MediaDriver(options["aeron_dir"]):
+    with RemoteProcess(Client) as host, tp.MediaDriver(options["aeron_dir"]):
         assert host.call("open", mode="embedded", media_driver="external", **options)
         ctx = open_context("driver", media_driver="external")
         consumer = ctx.consumer(free_stream_id)

@@ -9,7 +9,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool.shm.epoch_files import user_name
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 from .roles import Client
 
@@ -36,7 +36,7 @@ def test_with_nothing_running_a_driver_is_embedded_in_the_usual_layout(
 def test_another_process_attaches_to_it_and_takes_over_when_it_ends(
     options, open_context, free_stream_id, wait_until
 ) -> None:
-    with Remote(Client) as first, tp.MediaDriver(options["aeron_dir"]):
+    with RemoteProcess(Client) as first, tp.MediaDriver(options["aeron_dir"]):
         assert first.call("open", media_driver="external", **options)
         ctx = open_context(media_driver="external")
         assert not ctx.embeds_driver
@@ -54,7 +54,7 @@ def test_another_process_attaches_to_it_and_takes_over_when_it_ends(
 
 @pytest.mark.requirement("driver-2.1-1")
 def test_a_second_embedded_driver_is_refused_and_says_who_is_there(options, open_context) -> None:
-    with Remote(Client) as first:
+    with RemoteProcess(Client) as first:
         assert first.call("open", mode="embedded", **options)
         with pytest.raises(tp.DriverAlreadyRunning, match=f"embedded in process {first.pid} ") as held:
             open_context("embedded")
@@ -66,7 +66,10 @@ def test_another_user_s_driver_is_found_and_attached_to(
     options, open_context, tmp_path, free_stream_id
 ) -> None:
     """Its lock is out of sight: another state directory stands for another user."""
-    with Remote(Client, env={"XDG_STATE_HOME": str(tmp_path)}) as other, tp.MediaDriver(options["aeron_dir"]):
+    with (
+        RemoteProcess(Client, env={"XDG_STATE_HOME": str(tmp_path)}) as other,
+        tp.MediaDriver(options["aeron_dir"]),
+    ):
         assert other.call("open", mode="embedded", media_driver="external", **options)
         ctx = open_context(media_driver="external")
         assert not ctx.embeds_driver
@@ -78,7 +81,7 @@ def test_another_user_s_driver_is_found_and_attached_to(
 def test_a_driver_on_another_media_driver_is_no_use_and_the_error_says_so(
     options, open_context, tmp_path
 ) -> None:
-    with Remote(Client) as first:
+    with RemoteProcess(Client) as first:
         assert first.call("open", **options)
         with pytest.raises(tp.DriverAlreadyRunning, match="choose another namespace"):
             open_context(aeron_dir=str(tmp_path / "elsewhere"))

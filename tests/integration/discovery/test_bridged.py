@@ -17,11 +17,11 @@ import pytest
 import tensorpool as tp
 from tensorpool import _native
 from tensorpool.bridge import FallbackUri
-from tensorpool.bridge.mappings import StreamAddress
 from tensorpool.discovery import DiscoverySettings
 from tensorpool.registry import DriverSource, RegistryAgent, RegistrySettings
 from tensorpool.runtime.runner import Runner
 from tensorpool.sbe import DataSourceAnnounce, DataSourceMeta, decode
+from tensorpool.transport import StreamAddress
 from tests.integration.bridge.hosts import DEADLINE_S, Pair, flows, open_host, settings_of
 from tests.integration.discovery.conftest import UNMET_S
 from tests.ports import free_port

@@ -36,7 +36,7 @@ class Stage:
 
 
 @pytest.fixture(autouse=True)
-def _without_a_driver(stand_alone: None) -> None:
+def _without_a_driver(standalone_mode: None) -> None:
     """Metadata needs no driver; where there is one, the test says so."""
 
 

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 from .conftest import DEADLINE_S, Stage
 from .roles import Member
 
 
-def member(stage: Stage, **more: Any) -> Remote:
-    return stage.stack.enter_context(Remote(Member, {**stage.options, **more}))
+def member(stage: Stage, **more: Any) -> RemoteProcess:
+    return stage.stack.enter_context(RemoteProcess(Member, {**stage.options, **more}))
 
 
-def ended(*members: Remote) -> None:
+def ended(*members: RemoteProcess) -> None:
     for one in members:
         one.call("close")
 
@@ -66,12 +66,12 @@ def test_a_source_that_was_killed_and_came_back_counts_anew_and_is_not_mixed_up(
 def test_a_busy_interpreter_delays_no_words(stage: Stage, until) -> None:
     source, reader = member(stage), member(stage)
     source.call("produce", stream_id=stage.stream_id, metadata={"serial": "A1"})
-    source.tell("hold_the_interpreter", seconds=8)
+    source.send("hold_the_interpreter", seconds=8)
     reader.call("consume", stream_id=stage.stream_id)
     until(lambda: reader.call("newest") == {"serial": "A1"})
     with pytest.raises(TimeoutError):
-        source.answer(timeout=0)
-    source.answer()
+        source.receive(timeout=0)
+    source.receive()
     ended(reader, source)
 
 
@@ -79,9 +79,9 @@ def test_a_reader_whose_interpreter_is_busy_misses_no_blob(stage: Stage, until) 
     source, reader = member(stage), member(stage)
     source.call("produce", stream_id=stage.stream_id)
     reader.call("consume", stream_id=stage.stream_id)
-    reader.tell("hold_the_interpreter", seconds=1)
+    reader.send("hold_the_interpreter", seconds=1)
     source.call("set_blob", blob_type=1, length=20_000_000)
-    reader.answer()
+    reader.receive()
     until(lambda: reader.call("blob_length", blob_type=1) == 20_000_000)
     ended(reader, source)
 

@@ -36,6 +36,7 @@ def learned(status: Any) -> int:
         _host=SimpleNamespace(is_here=False),
         _knows_period=False,
         _announce_period_ns=OWN_NS,
+        connection=SimpleNamespace(announce_period_ns=OWN_NS),
         _terms=LeaseOptions(1, OWN_NS, 1, 1, 1, 1000),
     )
     WithEndpoints._learn_period(context)  # type: ignore[arg-type]

@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorpool as tp
 from tests.integration.faults.worker import is_as_written
-from tests.remote import Background
+from tests.remote_process import Background
 
 
-class Crowd:
+class ConsumerGroup:
     """All on one context."""
 
     def __init__(self, options: dict[str, Any], stream_id: int, count: int) -> None:

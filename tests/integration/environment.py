@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.faults.worker import Worker
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 
 @dataclass
-class Place:
+class Environment:
     """Starts processes that have nothing in common with anybody else's."""
 
     aeron_dir: Path
@@ -30,32 +30,32 @@ class Place:
             "announce_period": self.announce_period,
         }
 
-    def worker(self, process: Remote | None = None, **options: Any) -> Remote:
+    def worker(self, process: RemoteProcess | None = None, **options: Any) -> RemoteProcess:
         """A process with an open context; a fresh one unless it is given."""
         remote = process or self.process()
         remote.call("open", **{**self.options, **options})
         return remote
 
-    def process(self) -> Remote:
+    def process(self) -> RemoteProcess:
         """A process that has not opened anything yet."""
-        return self._stack.enter_context(Remote(Worker))
+        return self._stack.enter_context(RemoteProcess(Worker))
 
-    def driver(self) -> Remote:
+    def driver(self) -> RemoteProcess:
         """A process that runs nothing but the media driver."""
         remote = self.process()
         remote.call("launch", aeron_dir=str(self.aeron_dir))
         return remote
 
     def producer(
-        self, process: Remote | None = None, *, at_full_speed: bool = False, **options: Any
-    ) -> Remote:
+        self, process: RemoteProcess | None = None, *, at_full_speed: bool = False, **options: Any
+    ) -> RemoteProcess:
         remote = self.worker(process, **options)
         remote.call("produce", stream_id=self.stream_id)
         if at_full_speed:
             remote.call("offer_always")
         return remote
 
-    def consumer(self, process: Remote | None = None, **options: Any) -> Remote:
+    def consumer(self, process: RemoteProcess | None = None, **options: Any) -> RemoteProcess:
         remote = self.worker(process, **options)
         remote.call("consume", stream_id=self.stream_id)
         remote.call("receive_always")
@@ -68,7 +68,7 @@ class Place:
         }
 
 
-def newest_epoch(consumer: Remote) -> int:
+def newest_epoch(consumer: RemoteProcess) -> int:
     """The last epoch of which the consumer has received a few frames; 0 for none."""
     received = consumer.call("receiving")["received"]
     return max((int(epoch) for epoch, (_, _, count) in received.items() if count > 2), default=0)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import tensorpool as tp
-from tests.integration.place import Place, newest_epoch
-from tests.nursery import Nursery
-from tests.remote import PATIENCE, Remote, RemoteError
+from tests.fork_server import ForkServer
+from tests.integration.environment import Environment, newest_epoch
+from tests.remote_process import TIMEOUT_S, RemoteError, RemoteProcess
 
-from .member import Member, ask
+from .client_process import ClientProcess, call_driver
 
 LONG = os.environ.get("TENSORPOOL_TEST_LONG") == "1"
 ROUNDS = 50 if LONG else 5
@@ -27,7 +27,7 @@ KNOWN_OUTCOMES = {"published", "detached", "not_connected", "closed", "back_pres
 
 
 @dataclass(frozen=True)
-class Times:
+class Periods:
     """How often what is said. Short, so that every fault is over soon."""
 
     keepalive: float = 0.1
@@ -55,14 +55,14 @@ class Times:
             """
 
 
-STEADY = Times(grace=20, announce=0.5)
+STEADY = Periods(grace=20, announce=0.5)
 """Where nothing may happen to those who are well: a busy machine holds them up for a while, too."""
 
 
-class Service:
+class DriverService:
     """`tensorpool driver run` in a process of its own; it answers by `service:driver`."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Deployment) -> None:
         self._ready = fleet.config.with_name(f"ready-{os.urandom(4).hex()}")
         settings = {
             "aeron.dir": fleet.aeron_dir,
@@ -74,7 +74,7 @@ class Service:
         arguments += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         self.log = self._ready.with_suffix(".log")
         with self.log.open("wb") as log:
-            self._process = fleet.nursery.start("tensorpool.cli:main", *arguments, pipes=False, log=log)
+            self._process = fleet.fork_server.start("tensorpool.cli:main", *arguments, pipes=False, log=log)
 
     @property
     def pid(self) -> int:
@@ -91,20 +91,20 @@ class Service:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait(PATIENCE)
+        self._process.wait(TIMEOUT_S)
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
     def end(self) -> int:
         """SIGTERM, and the status it ended with."""
         self._process.terminate()
         # A test that failed may have left it stopped.
-        self.go_on()
-        return self._process.wait(PATIENCE)
+        self.resume()
+        return self._process.wait(TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self
@@ -121,15 +121,15 @@ class Service:
 
 
 @dataclass(kw_only=True)
-class Fleet(Place):
+class Deployment(Environment):
     """All processes of one test, and what there has to be when they have settled."""
 
     config: Path
     wait_until: Callable[..., Any] = field(repr=False)
-    nursery: Nursery = field(repr=False)
+    fork_server: ForkServer = field(repr=False)
     is_elsewhere: bool = False
     """The processes do not live in the same world as the test, which so cannot join them."""
-    _admin: tp.Context | Remote | None = None
+    _admin: tp.Context | RemoteProcess | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -141,44 +141,46 @@ class Fleet(Place):
             "media_driver": "external",
         }
 
-    def process(self) -> Remote:
-        return self.start(Member)
+    def process(self) -> RemoteProcess:
+        return self.start(ClientProcess)
 
-    def start(self, role: Callable[..., object], *args: Any, env: dict[str, str] | None = None) -> Remote:
+    def start(
+        self, role: Callable[..., object], *args: Any, env: dict[str, str] | None = None
+    ) -> RemoteProcess:
         """A process with that role."""
-        return self._stack.enter_context(Remote(role, *args, env=env, nursery=self.nursery))
+        return self._stack.enter_context(RemoteProcess(role, *args, env=env, fork_server=self.fork_server))
 
     def close(self) -> None:
         """Ends all processes, the last first."""
         self._stack.close()
 
-    def configure(self, times: Times, driver: str = "") -> None:
+    def configure(self, times: Periods, driver: str = "") -> None:
         """For the processes that start from now on."""
         self.config.write_text(times.toml(driver))
 
-    def service(self) -> Service:
+    def service(self) -> DriverService:
         """A running SHM driver."""
-        service = self._stack.enter_context(Service(self))
-        self.wait_until(lambda: service.ready, timeout=PATIENCE)
+        service = self._stack.enter_context(DriverService(self))
+        self.wait_until(lambda: service.ready, timeout=TIMEOUT_S)
         return service
 
-    def streaming(self, process: Remote | None = None, per_second: float = 500) -> Remote:
+    def streaming(self, process: RemoteProcess | None = None, per_second: float = 500) -> RemoteProcess:
         """A producer that offers frames all the time."""
         remote = self.producer(process)
         remote.call("offer_always", per_second=per_second)
         return remote
 
-    def flow(self, *consumers: Remote, after: int = 0) -> int:
+    def flow(self, *consumers: RemoteProcess, after: int = 0) -> int:
         """Waits until all of them receive frames of a later epoch than `after`; gives the epoch."""
 
         def newest() -> int:
             seen = {newest_epoch(consumer) for consumer in consumers}
             return min(seen) if len(seen) == 1 else 0
 
-        self.wait_until(lambda: newest() > after, timeout=PATIENCE)
+        self.wait_until(lambda: newest() > after, timeout=TIMEOUT_S)
         return newest()
 
-    def receives(self, *consumers: Remote, more: int = 20) -> None:
+    def receives(self, *consumers: RemoteProcess, more: int = 20) -> None:
         """Waits until each of them has received some more frames, whatever their epoch."""
         before = [consumer.call("received_count") for consumer in consumers]
 
@@ -190,13 +192,13 @@ class Fleet(Place):
 
     def until(self, condition: Callable[..., Any], *args: Any) -> Any:
         """Waits for `condition(*args)`."""
-        return self.wait_until(lambda: condition(*args), timeout=PATIENCE)
+        return self.wait_until(lambda: condition(*args), timeout=TIMEOUT_S)
 
     # --- what the driver says
 
     def ask(self, command: str, **arguments: Any) -> Any:
         """A command of `service:driver`, again if nobody answers: the driver may just be coming back."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:
                 return self._ask(command, arguments)
@@ -211,9 +213,9 @@ class Fleet(Place):
                 self._admin = self.worker(**alone)
             else:
                 self._admin = self._stack.enter_context(tp.open(**alone))
-        if isinstance(self._admin, Remote):
+        if isinstance(self._admin, RemoteProcess):
             return self._admin.call("ask", command=command, arguments=arguments)
-        return ask(self._admin, command, arguments)
+        return call_driver(self._admin, command, arguments)
 
     def leases(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self.ask("leases", stream_id=self.stream_id)
@@ -232,7 +234,9 @@ class Fleet(Place):
 
     # --- what has to be true
 
-    def agreed(self, producer: Remote | None, consumers: Sequence[Remote], *, files: bool = False) -> int:
+    def agreed(
+        self, producer: RemoteProcess | None, consumers: Sequence[RemoteProcess], *, files: bool = False
+    ) -> int:
         """Waits until driver and clients agree: exactly the leases of these processes, and one epoch; with
         `files` its directory and no other. Gives the epoch."""
         members = [one for one in (producer, *consumers) if one is not None]
@@ -263,11 +267,13 @@ class Fleet(Place):
             raise
         return int(last[2]["epoch"])
 
-    def settled(self, producer: Remote | None, consumers: Sequence[Remote]) -> int:
+    def settled(self, producer: RemoteProcess | None, consumers: Sequence[RemoteProcess]) -> int:
         """The same when everything old is gone too, which takes a lease's grace."""
         return self.agreed(producer, consumers, files=True)
 
-    def accounts(self, producer: Remote, consumers: Sequence[Remote], *, files: bool = True) -> None:
+    def accounts(
+        self, producer: RemoteProcess, consumers: Sequence[RemoteProcess], *, files: bool = True
+    ) -> None:
         """All is well in the end: leases and files are those of these processes, and the ledgers of both
         sides add up, to the same end. Nothing is offered or received after it."""
         self.agreed(producer, consumers, files=files)
@@ -281,7 +287,7 @@ class Fleet(Place):
             heard = [one.call("consumer_ledger")["last_seq"] for one in consumers]
             return all(seq == last for seq in heard)
 
-        self.wait_until(is_heard, timeout=PATIENCE)
+        self.wait_until(is_heard, timeout=TIMEOUT_S)
         written = producer.call("producer_ledger")
         assert written["balanced"], written
         assert outcomes.keys() <= KNOWN_OUTCOMES
@@ -294,11 +300,11 @@ class Fleet(Place):
             assert ledger["received"] == sum(count for _, _, count in receiving["received"].values())
             assert ledger["outside"]["regressed"] == 0
 
-    def untorn(self, consumers: Sequence[Remote]) -> None:
+    def untorn(self, consumers: Sequence[RemoteProcess]) -> None:
         for consumer in consumers:
             assert consumer.call("receiving")["wrong"] == 0, "torn frames"
 
-    def dismiss(self, process: Remote) -> None:
+    def dismiss(self, process: RemoteProcess) -> None:
         """Ends a process that is not needed any more."""
         with suppress(BrokenPipeError):
             process.end()

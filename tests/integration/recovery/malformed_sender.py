@@ -15,12 +15,12 @@ from tensorpool import _native
 from tensorpool.sbe import driver
 from tensorpool.sbe.message import Message
 from tensorpool.sbe.wire import ResponseCode
-from tests.remote import Background
+from tests.remote_process import Background
 
 FOREIGN = 0xFFFF_FF00
 
 
-class Vandal:
+class MalformedSender:
     """Holds no lease, and wants none."""
 
     def __init__(self, options: dict[str, Any]) -> None:

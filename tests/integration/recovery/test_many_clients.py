@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.remote import Remote, RemoteError
+from tests.remote_process import RemoteError, RemoteProcess
 
-from .crowd import Crowd
-from .fleet import ROUNDS, STEADY, Fleet, Times
+from .consumer_group import ConsumerGroup
+from .deployment import ROUNDS, STEADY, Deployment, Periods
 
 # What the descriptor stream holds before a reader that does not poll is put to rest.
 DESCRIPTORS_UNTIL_REST = 66_000
 
 
 @pytest.mark.requirement("driver-5-1", "driver-4.6-1", "driver-4.2-4")
-def test_of_two_producers_that_race_one_wins_and_the_other_is_told_why(fleet: Fleet) -> None:
+def test_of_two_producers_that_race_one_wins_and_the_other_is_told_why(fleet: Deployment) -> None:
     fleet.configure(STEADY)
     fleet.driver()
     fleet.service()
@@ -22,12 +22,12 @@ def test_of_two_producers_that_race_one_wins_and_the_other_is_told_why(fleet: Fl
     epoch = 0
     for _ in range(ROUNDS):
         for remote in pair:
-            remote.tell("produce", stream_id=fleet.stream_id)
-        outcomes: dict[str, Remote] = {}
+            remote.send("produce", stream_id=fleet.stream_id)
+        outcomes: dict[str, RemoteProcess] = {}
         refusals = []
         for remote in pair:
             try:
-                remote.answer()
+                remote.receive()
                 outcomes["winner"] = remote
             except RemoteError as error:
                 refusals.append(error)
@@ -52,15 +52,15 @@ def test_of_two_producers_that_race_one_wins_and_the_other_is_told_why(fleet: Fl
     fleet.accounts(producer, [consumer])
 
 
-def crowd(fleet: Fleet, count: int) -> Remote:
-    return fleet.start(Crowd, fleet.options, fleet.stream_id, count)
+def crowd(fleet: Deployment, count: int) -> RemoteProcess:
+    return fleet.start(ConsumerGroup, fleet.options, fleet.stream_id, count)
 
 
 @pytest.mark.parametrize(("processes", "each"), [(1, 100), (4, 25)])
 @pytest.mark.requirement("driver-4.1-1", "driver-4.8-1", "driver-4.8-3")
-def test_a_hundred_consumers_of_one_stream_come_and_die(fleet: Fleet, processes: int, each: int) -> None:
+def test_a_hundred_consumers_of_one_stream_come_and_die(fleet: Deployment, processes: int, each: int) -> None:
     # A hundred at once take their time on a busy machine.
-    fleet.configure(Times(keepalive=0.1, grace=20, announce=0.5))
+    fleet.configure(Periods(keepalive=0.1, grace=20, announce=0.5))
     fleet.driver()
     fleet.service()
     producer = fleet.worker()
@@ -90,7 +90,7 @@ def test_a_hundred_consumers_of_one_stream_come_and_die(fleet: Fleet, processes:
 
 
 @pytest.mark.requirement("driver-4.4-1", "driver-4.4-2")
-def test_a_consumer_that_never_polls_keeps_its_lease_and_stalls_nobody(fleet: Fleet) -> None:
+def test_a_consumer_that_never_polls_keeps_its_lease_and_stalls_nobody(fleet: Deployment) -> None:
     fleet.configure(STEADY)
     fleet.driver()
     fleet.service()

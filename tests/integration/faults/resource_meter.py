@@ -16,12 +16,12 @@ from typing import Any, Literal
 import numpy as np
 
 import tensorpool as tp
-from tests.remote import Background
+from tests.remote_process import Background
 
-WORDS = 64
+ELEMENTS = 64
 
 
-class Frugal:
+class ResourceMeter:
     def __init__(self, options: dict[str, Any], stream_id: int) -> None:
         self.context = tp.open(**options)
         self.stream_id = stream_id
@@ -65,7 +65,7 @@ class Frugal:
         counter = ctypes.CDLL(os.environ["COUNTING_MALLOC"]).allocations_of_this_thread
         counter.restype = ctypes.c_ulong
         producer, consumer = self.producer, self.context.consumer(self.stream_id)
-        payload = np.arange(WORDS, dtype=np.uint64)
+        payload = np.arange(ELEMENTS, dtype=np.uint64)
         while consumer.epoch is None or not producer.offer(payload):
             time.sleep(0.01)
         while consumer.poll():
@@ -81,7 +81,7 @@ class Frugal:
             return int(counter()) - before
 
         def claim() -> None:
-            with producer.claim((WORDS,), "uint64") as slot:
+            with producer.claim((ELEMENTS,), "uint64") as slot:
                 slot.array[0] = 1
 
         def poll() -> None:
@@ -111,7 +111,7 @@ class Frugal:
     def grow(self, frames: int) -> dict[str, int]:
         """By how much the process and Python's own heap grow over so many frames, sent and received."""
         producer, consumer = self.producer, self.context.consumer(self.stream_id)
-        payload = np.arange(WORDS, dtype=np.uint64)
+        payload = np.arange(ELEMENTS, dtype=np.uint64)
 
         def move(count: int) -> None:
             for turn in range(count):

@@ -9,10 +9,10 @@ from typing import Any
 from tensorpool.context import load_config
 from tensorpool.service import Event
 
-from .member import Member
+from .client_process import ClientProcess
 
 
-class Visitor(Member):
+class OtherUserProcess(ClientProcess):
     """Starts as root, reads its configuration, and has no right of root's from then on."""
 
     def __init__(self, uid: int, config: str) -> None:

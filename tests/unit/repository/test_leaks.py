@@ -180,10 +180,10 @@ def test_tidy_tests_and_wider_fixtures_are_left_alone(run) -> None:
             process.join()
             process.close()
 
-        def test_private_places(shm_base, aeron_dir, state_home):
+        def test_private_places(shm_base, aeron_dir, user_state_dir):
             assert shm_base.stat().st_mode & 0o7777 == 0o700
             assert not aeron_dir.exists()
-            assert os.environ["XDG_STATE_HOME"] == str(state_home)
+            assert os.environ["XDG_STATE_HOME"] == str(user_state_dir)
             (shm_base / "header.ring").touch()
             (shm_base / "header.ring").unlink()
 

@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from tests.nursery import Child, Nursery
+from tests.fork_server import ForkedProcess, ForkServer
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 60.0
+TIMEOUT_S = 60.0
 
 
 class RemoteError(Exception):
@@ -40,7 +40,7 @@ class RemoteDied(Exception):
     """The process ended without an answer."""
 
 
-class Remote:
+class RemoteProcess:
     """The test's end of the pipe."""
 
     def __init__(
@@ -48,18 +48,18 @@ class Remote:
         role: Callable[..., object],
         *args: Any,
         env: dict[str, str] | None = None,
-        nursery: Nursery | None = None,
+        fork_server: ForkServer | None = None,
         prefix: Sequence[str] = (),
     ) -> None:
         """In a fresh interpreter, or in one that a nursery has ready. `prefix` is a command that runs it
         elsewhere, in another namespace say."""
         arguments = (f"{role.__module__}:{role.__qualname__}", json.dumps(args))
-        self._process: subprocess.Popen[bytes] | Child
-        if nursery is not None:
-            self._process = nursery.start("tests.remote:main", *arguments, env=env)
+        self._process: subprocess.Popen[bytes] | ForkedProcess
+        if fork_server is not None:
+            self._process = fork_server.start("tests.remote_process:main", *arguments, env=env)
         else:
             self._process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "tests.remote", *arguments],
+                [*prefix, sys.executable, "-m", "tests.remote_process", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 cwd=ROOT,
@@ -75,13 +75,13 @@ class Remote:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def tell(self, method: str, /, **arguments: Any) -> None:
+    def send(self, method: str, /, **arguments: Any) -> None:
         """Asks without waiting for the answer, which `answer` fetches later."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([method, arguments]).encode() + b"\n")
         self._process.stdin.flush()
 
-    def answer(self, timeout: float = PATIENCE) -> Any:
+    def receive(self, timeout: float = TIMEOUT_S) -> Any:
         assert self._process.stdout is not None
         deadline = time.monotonic() + timeout
         while b"\n" not in self._rest:
@@ -90,7 +90,7 @@ class Remote:
                 raise TimeoutError(f"process {self.pid} gave no answer within {timeout:g} s")
             got = os.read(self._process.stdout.fileno(), 1 << 16)
             if not got:
-                raise RemoteDied(f"process {self.pid} ended with {self._process.wait(PATIENCE)}")
+                raise RemoteDied(f"process {self.pid} ended with {self._process.wait(TIMEOUT_S)}")
             self._rest += got
         line, _, self._rest = self._rest.partition(b"\n")
         answer = json.loads(line)
@@ -98,19 +98,19 @@ class Remote:
             raise RemoteError(*answer["error"])
         return answer["value"]
 
-    def call(self, method: str, /, *, patience: float = PATIENCE, **arguments: Any) -> Any:
-        self.tell(method, **arguments)
-        return self.answer(patience)
+    def call(self, method: str, /, *, reply_timeout: float = TIMEOUT_S, **arguments: Any) -> Any:
+        self.send(method, **arguments)
+        return self.receive(reply_timeout)
 
     def kill(self) -> None:
         """kill -9, and the process is reaped: its number belongs to nobody afterwards."""
         self._process.kill()
-        self._process.wait(PATIENCE)
+        self._process.wait(TIMEOUT_S)
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
     def end(self) -> int:
@@ -120,7 +120,7 @@ class Remote:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
-            return self._process.wait(PATIENCE)
+            return self._process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.kill()
             raise
@@ -133,7 +133,7 @@ class Remote:
     def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         if self.alive:
             # A test that failed may have left it stopped.
-            self.go_on()
+            self.resume()
             if exc_type is not None:
                 self.kill()
         self.end()
@@ -180,7 +180,7 @@ class Background:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT_S)
         self.check()
 
 

@@ -11,7 +11,7 @@ from xdist.scheduler import LoadScopeScheduling
 _ONE_SPARK = ("tests/integration/spark/", "tests/integration/pipeline/")
 
 
-class Company(LoadScopeScheduling):  # type: ignore[misc]
+class SparkAwareScheduler(LoadScopeScheduling):  # type: ignore[misc]
     """Tests of a file stay together, for its fixtures; so do all that use Spark."""
 
     def _split_scope(self, nodeid: str) -> str:
@@ -20,4 +20,4 @@ class Company(LoadScopeScheduling):  # type: ignore[misc]
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return Company(config, log)
+    return SparkAwareScheduler(config, log)

@@ -22,12 +22,12 @@ def test_every_directory_that_is_made_is_its_owners_alone(
     assert state_dir("driver", "digest", "default") == made
 
 
-def test_directories_that_are_there_keep_their_modes(state_home: Path) -> None:
-    (state_home / "tensorpool").mkdir(mode=0o750)
+def test_directories_that_are_there_keep_their_modes(user_state_dir: Path) -> None:
+    (user_state_dir / "tensorpool").mkdir(mode=0o750)
     state_dir("locks")
-    assert stat.S_IMODE((state_home / "tensorpool").stat().st_mode) == 0o750
+    assert stat.S_IMODE((user_state_dir / "tensorpool").stat().st_mode) == 0o750
 
 
-def test_who_only_looks_makes_nothing(state_home: Path) -> None:
-    assert state_path("driver", "lock") == state_home / "tensorpool" / "driver" / "lock"
-    assert list(state_home.iterdir()) == []
+def test_who_only_looks_makes_nothing(user_state_dir: Path) -> None:
+    assert state_path("driver", "lock") == user_state_dir / "tensorpool" / "driver" / "lock"
+    assert list(user_state_dir.iterdir()) == []

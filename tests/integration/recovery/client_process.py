@@ -10,13 +10,13 @@ import tensorpool as tp
 from tests.integration.faults.worker import Worker
 
 
-def ask(context: tp.Context, command: str, arguments: dict[str, Any]) -> Any:
+def call_driver(context: tp.Context, command: str, arguments: dict[str, Any]) -> Any:
     """A command of `service:driver`."""
     with context.service("driver", timeout=10) as driver:
         return driver.call(command, arguments)
 
 
-class Member(Worker):
+class ClientProcess(Worker):
     """Produces or consumes on a lease."""
 
     def launch_for_all(self, aeron_dir: str) -> None:
@@ -63,7 +63,7 @@ class Member(Worker):
         return [(event["kind"], event["epoch"]) for event in self.events()]
 
     def ask(self, command: str, arguments: dict[str, Any]) -> Any:
-        return ask(self.context, command, arguments)
+        return call_driver(self.context, command, arguments)
 
     def embeds_driver(self) -> bool:
         return self.context.embeds_driver

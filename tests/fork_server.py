@@ -26,19 +26,21 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 ROOT = Path(__file__).resolve().parent.parent
-PRELOADED = ("numpy", "tensorpool", "tensorpool.cli.driver", "tests.remote")
-_MOST_BYTES = 1 << 20
+PRELOADED = ("numpy", "tensorpool", "tensorpool.cli.driver", "tests.remote_process")
+_MAX_REQUEST_BYTES = 1 << 20
 
 
-class Child:
+class ForkedProcess:
     """A forked process, as `subprocess.Popen` would show it."""
 
-    def __init__(self, nursery: Nursery, pid: int, stdin: IO[bytes] | None, stdout: IO[bytes] | None) -> None:
+    def __init__(
+        self, fork_server: ForkServer, pid: int, stdin: IO[bytes] | None, stdout: IO[bytes] | None
+    ) -> None:
         self.pid = pid
         self.stdin = stdin
         self.stdout = stdout
         self.returncode: int | None = None
-        self._nursery = nursery
+        self._server = fork_server
         self._end = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
@@ -52,7 +54,7 @@ class Child:
 
     def _wait(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._end], [], [], timeout)[0]:
-            self.returncode = self._nursery.ask({"reap": self.pid})
+            self.returncode = self._server.ask({"reap": self.pid})
             os.close(self._end)
         return self.returncode
 
@@ -68,7 +70,7 @@ class Child:
         self.send_signal(signal.SIGTERM)
 
 
-class Nursery:
+class ForkServer:
     """The test's end."""
 
     def __init__(self, *modules: str, env: dict[str, str] | None = None) -> None:
@@ -77,7 +79,7 @@ class Nursery:
         self._asking = threading.Lock()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", "tests.nursery", str(theirs.fileno()), *PRELOADED, *modules]
+            command = [sys.executable, "-m", "tests.fork_server", str(theirs.fileno()), *PRELOADED, *modules]
             self._process = subprocess.Popen(
                 command,
                 cwd=ROOT,
@@ -101,7 +103,7 @@ class Nursery:
         env: dict[str, str] | None = None,
         pipes: bool = True,
         log: IO[bytes] | None = None,
-    ) -> Child:
+    ) -> ForkedProcess:
         """Runs `module:function` with these arguments, with pipes at both ends or its output in a log."""
         nowhere = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         ends: list[int] = []
@@ -117,8 +119,8 @@ class Nursery:
             for end in (*ends, nowhere):
                 os.close(end)
         if not pipes:
-            return Child(self, pid, None, None)
-        return Child(self, pid, os.fdopen(our_in, "wb"), os.fdopen(our_out, "rb"))
+            return ForkedProcess(self, pid, None, None)
+        return ForkedProcess(self, pid, os.fdopen(our_in, "wb"), os.fdopen(our_out, "rb"))
 
     def run(
         self, module: str, *arguments: str, env: dict[str, str], timeout: float
@@ -128,7 +130,9 @@ class Nursery:
         nowhere = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             try:
-                child = Child(self, self.ask(request, [nowhere, out.fileno(), err.fileno()]), None, None)
+                child = ForkedProcess(
+                    self, self.ask(request, [nowhere, out.fileno(), err.fileno()]), None, None
+                )
             finally:
                 os.close(nowhere)
             try:
@@ -158,7 +162,7 @@ def serve(descriptor: int) -> None:
         gc.collect()
         gc.freeze()
         while True:
-            message, standard, _, _ = socket.recv_fds(control, _MOST_BYTES, 3)
+            message, standard, _, _ = socket.recv_fds(control, _MAX_REQUEST_BYTES, 3)
             if not message:
                 return
             request = json.loads(message)
@@ -169,13 +173,13 @@ def serve(descriptor: int) -> None:
             pid = os.fork()
             if pid == 0:
                 control.close()
-                begin(request, standard)
+                run_request(request, standard)
             control.send(str(pid).encode())
             for one in standard:
                 os.close(one)
 
 
-def begin(request: dict[str, Any], standard: list[int]) -> None:
+def run_request(request: dict[str, Any], standard: list[int]) -> None:
     """In the child: becomes the process that was asked for. Does not return."""
     for number, one in enumerate(standard):
         os.dup2(one, number)

@@ -16,7 +16,7 @@ import numpy as np
 
 import tensorpool as tp
 
-WORDS = 64
+ELEMENTS = 64
 # What the data plane's context offers; services on it are another matter.
 SERVICES = {"service", "serve", "run", "services", "status_events", "service_streams"}
 # Plain facts about a handle; they touch nothing that a fork could have broken.
@@ -59,7 +59,7 @@ ARGUMENTS: dict[str, list[Any]] = {
 }
 
 
-class Forker:
+class ForkingProcess:
     def __init__(self, options: dict[str, Any], stream_id: int) -> None:
         self.options = options
         self.stream_id = stream_id
@@ -74,14 +74,14 @@ class Forker:
         self.frame = self.fresh_frame()
         self.view = self.frame.array
         self.buffer = memoryview(self.frame)
-        self.slot = self.producer.claim((WORDS,), np.uint64)
+        self.slot = self.producer.claim((ELEMENTS,), np.uint64)
         self.slot.array[:] = self.slot.seq + 1
         self.child = 0
 
     def fresh_frame(self) -> tp.Frame:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            self.producer.offer(np.full(WORDS, self.producer.next_seq + 1, np.uint64))
+            self.producer.offer(np.full(ELEMENTS, self.producer.next_seq + 1, np.uint64))
             frame = self.consumer.receive_or_none(0.01)
             if frame is None:
                 continue
@@ -221,7 +221,7 @@ class Forker:
             deadline = time.monotonic() + 30
             frame = None
             while frame is None and time.monotonic() < deadline:
-                producer.offer(np.full(WORDS, 9, np.uint64))
+                producer.offer(np.full(ELEMENTS, 9, np.uint64))
                 frame = consumer.receive_or_none(0.01)
             assert frame is not None
             return {"embeds": context.embeds_media_driver, "sum": int(frame.copy().sum())}
@@ -255,7 +255,7 @@ def outcome(use: Callable[[], object]) -> str:
     return "worked"
 
 
-def _use_in_child(forker: Forker) -> None:
+def _use_in_child(forker: ForkingProcess) -> None:
     for handle in (forker.producer, forker.consumer):
         try:
             handle.counters()

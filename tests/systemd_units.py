@@ -18,7 +18,7 @@ def settings(unit: Path) -> dict[str, str]:
     return dict(pairs)
 
 
-def complaints(unit: Path, scratch: Path) -> list[str]:
+def systemd_warnings(unit: Path, scratch: Path) -> list[str]:
     """What systemd has to say about it."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
