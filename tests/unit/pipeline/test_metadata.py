@@ -10,7 +10,7 @@ from tensorpool import recording
 from tensorpool.recording.tables import read_more, read_table
 from tensorpool.sbe import DataSourceAnnounce, TraceLinkSet
 from tensorpool.sbe.trace import TraceParent
-from tests.unit.pipeline.support import Stages, define, frame, table
+from tests.unit.pipeline.harness import Stages, define, frame, table
 
 
 def test_frames_have_the_metadata_of_their_version_and_their_latency(tmp_path: Path) -> None:
@@ -18,8 +18,8 @@ def test_frames_have_the_metadata_of_their_version_and_their_latency(tmp_path: P
     late_ns = 3_000_000
     with recording.RecordingWriter(root) as writer:
         for version, name in ((1, "red"), (2, "blue")):
-            said = DataSourceAnnounce(stream_id=10, producer_id=1, epoch=1, meta_version=version, name=name)
-            writer.note("metadata", said.encode(), stream_id=10, epoch=1, meta_version=version)
+            fields = DataSourceAnnounce(stream_id=10, producer_id=1, epoch=1, meta_version=version, name=name)
+            writer.note("metadata", fields.encode(), stream_id=10, epoch=1, meta_version=version)
         for seq, version in enumerate((1, 2, 3)):
             wall, monotonic = time.time_ns(), time.monotonic_ns()
             writer.append(
@@ -64,8 +64,8 @@ def test_a_table_is_read_on_from_where_it_was(tmp_path: Path) -> None:
     root, place, found = tmp_path / "recording", 0, []
     with recording.RecordingWriter(root) as writer:
         for number in range(5):
-            said = DataSourceAnnounce(stream_id=10, producer_id=1, epoch=1, meta_version=number)
-            writer.note("metadata", said.encode(), stream_id=10, meta_version=number)
+            fields = DataSourceAnnounce(stream_id=10, producer_id=1, epoch=1, meta_version=number)
+            writer.note("metadata", fields.encode(), stream_id=10, meta_version=number)
             writer.flush()
             (path,) = (root / "_tables" / "metadata").glob("*.arrows")
             batches, place = read_more(path, place)

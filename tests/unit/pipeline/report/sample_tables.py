@@ -31,7 +31,7 @@ def put(root: Path, table: schemas.Table, rows: list[dict[str, Any]], **partitio
 
 
 @dataclass
-class Made:
+class SampleTables:
     """What was put in, to compare with what a report says."""
 
     root: Path
@@ -39,7 +39,7 @@ class Made:
     recorded: dict[int, int] = field(default_factory=dict)
 
 
-def picture(stream: int, number: int) -> npt.NDArray[Any]:
+def image(stream: int, number: int) -> npt.NDArray[Any]:
     y, x = np.mgrid[0:48, 0:64]
     wave = np.sin((x + 3 * number) / 7) + np.cos((y - stream % 7 * number) / 9)
     return np.round((wave + 2) / 4 * 255).astype(np.uint8)
@@ -48,9 +48,9 @@ def picture(stream: int, number: int) -> npt.NDArray[Any]:
 def pipeline(
     root: Path, *, streams: tuple[int, ...] = (10_000, 10_001), seconds: int = 12, hz: int = 20,
     interval_s: int = 1, payload: schemas.Payload = "ref",
-) -> Made:  # fmt: skip
+) -> SampleTables:  # fmt: skip
     """Streams with a few drops and rejects, an alignment, statistics, and the recording behind them."""
-    made = Made(root)
+    made = SampleTables(root)
     where = root.parent / "recording"
     root.mkdir(parents=True)
     definition = {
@@ -86,7 +86,13 @@ def pipeline(
 
 
 def _stream(
-    made: Made, where: Path, stream: int, seconds: int, hz: int, interval_s: int, payload: schemas.Payload
+    made: SampleTables,
+    where: Path,
+    stream: int,
+    seconds: int,
+    hz: int,
+    interval_s: int,
+    payload: schemas.Payload,
 ) -> None:
     root, rng = made.root, np.random.default_rng(stream)
     count = seconds * hz
@@ -99,7 +105,7 @@ def _stream(
                 continue
             at = START_NS + seq * SECOND // hz
             writer.append(
-                picture(stream, seq), stream_id=stream, epoch=1, seq=seq, timestamp_ns=at, receive_time_ns=at
+                image(stream, seq), stream_id=stream, epoch=1, seq=seq, timestamp_ns=at, receive_time_ns=at
             )
     found = recording.open(where)
     for frame in found.frames(stream):
@@ -180,4 +186,4 @@ def _only(table: schemas.Table, row: dict[str, Any]) -> dict[str, Any]:
     return {name: row.get(name) for name in table.schema.names}
 
 
-__all__ = ["DATE", "START_NS", "Made", "layout", "pipeline", "put"]
+__all__ = ["DATE", "START_NS", "SampleTables", "layout", "pipeline", "put"]
