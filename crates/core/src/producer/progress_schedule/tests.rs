@@ -138,7 +138,8 @@ fn acts() -> impl Strategy<Value = Vec<(u64, Act)>> {
 }
 
 proptest! {
-    /// Whatever happens: each frame starts once, goes on upwards, is complete last; and never too often.
+    /// For any sequence of actions: each frame starts once, only rises, completes last, and never exceeds the
+    /// pace.
     #[test]
     fn updates_of_a_frame_are_ordered_and_spaced(acts in acts()) {
         let mut progress_schedule = ProgressSchedule::default();

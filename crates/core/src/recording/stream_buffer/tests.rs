@@ -199,7 +199,7 @@ fn input() -> impl Strategy<Value = Input> {
 }
 
 proptest! {
-    /// Whatever is told, in whatever order: of each epoch every sequence from the first to the last is there once.
+    /// For any input in any order: of each epoch every sequence from the first to the last is there once.
     #[test]
     fn each_sequence_is_a_row_or_in_a_gap(events in proptest::collection::vec(input(), 0..200)) {
         let mut t = track(3, 4);
