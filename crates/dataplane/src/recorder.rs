@@ -41,7 +41,7 @@ struct Shared {
     full: Mutex<VecDeque<Arena>>,
     has_full: Condvar,
     disk_is_full: AtomicBool,
-    /// How often all was asked for, and how often it was given.
+    /// How many flushes were requested, and how many are done.
     flushes_requested: AtomicU64,
     flushes_done: AtomicU64,
     stop: AtomicBool,
@@ -53,7 +53,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Reserves all memory, and starts the loop.
+    /// Allocates all memory, and starts the loop.
     pub fn start(
         buffer_bytes: usize,
         block_bytes: usize,
@@ -79,7 +79,7 @@ impl Recorder {
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// From here on the consumer is read by the loop, and by nobody else.
+    /// From here on only the loop reads the consumer.
     pub fn add(&self, consumer: Arc<Consumer>, resume: Option<(u64, u64)>) {
         let shared = &self.shared;
         let limits = Limits { rows: shared.rows, age_ns: shared.age_ns.load(Ordering::Relaxed) };
@@ -87,7 +87,7 @@ impl Recorder {
         shared.streams.lock_priority().push(RecordedStream { consumer, buffer });
     }
 
-    /// Stops reading a stream; what there is of it is handed over.
+    /// Stops reading a stream. Its recorded frames are handed over.
     pub fn remove(&self, stream_id: u32) {
         let mut streams = self.shared.streams.lock_priority();
         streams.retain_mut(|stream| {
