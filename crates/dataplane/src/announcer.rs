@@ -54,7 +54,7 @@ pub enum AnnounceError {
 impl fmt::Display for AnnounceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Closed => write!(f, "these beacons are closed; make new ones"),
+            Self::Closed => write!(f, "the announcer is closed; create a new one"),
             Self::Region(error) => write!(f, "{error}"),
             Self::Watch(error) => write!(f, "{error}"),
             Self::LockMemory(error) => write!(f, "cannot keep the regions in memory: {error}"),

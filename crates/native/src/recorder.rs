@@ -91,10 +91,10 @@ impl Recorder {
     /// The buffer in use and in total, and for each stream rows, bytes, lost sequences and strays.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
-        let ((used, total), lanes, waiting) =
+        let ((used, total), streams_stats, waiting) =
             py.detach(|| (self.recorder.buffer(), self.recorder.stats(), self.recorder.waiting()));
         let streams = PyDict::new(py);
-        for stream in lanes {
+        for stream in streams_stats {
             let (stats, counts) = (PyDict::new(py), stream.counts);
             stats.set_item("rows", counts.rows)?;
             stats.set_item("bytes", counts.bytes)?;

@@ -157,7 +157,7 @@ mod tests {
         cache.on_announce(1, announce(10, "old"));
         cache.on_meta(1, meta(1, 7));
         cache.on_announce(2, announce(11, "new"));
-        assert_eq!(value(cache.at(11, 1)), None, "not yet told");
+        assert_eq!(value(cache.at(11, 1)), None, "not yet announced");
         cache.on_meta(2, meta(1, 8));
         assert_eq!((value(cache.at(10, 1)), value(cache.at(11, 1))), (Some(7), Some(8)));
         cache.on_announce(1, announce(10, "old"));

@@ -219,7 +219,7 @@ mod tests {
             [ProgressVerdict::New, ProgressVerdict::Invalid, ProgressVerdict::Repeated]
         );
         assert_eq!(updates(&mut tracker, 2, &[(Started, 4097)]), [ProgressVerdict::Invalid]);
-        assert!(!tracker.is_dropped(1), "its descriptor is judged by itself");
+        assert!(!tracker.is_dropped(1), "its descriptor is validated separately");
     }
 
     /// requirement: wire-10.2.2-3

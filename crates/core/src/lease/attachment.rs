@@ -422,7 +422,7 @@ pub enum Lost {
 impl Lost {
     pub const fn why(self) -> &'static str {
         match self {
-            Self::NoAnnounce => "the driver gives no sign of life",
+            Self::NoAnnounce => "the driver sends no announces",
             Self::KeepaliveNotSent => "keepalives cannot be sent",
             Self::LaterEpoch => "the driver announces a later epoch",
             Self::MediaDriver => "the media driver is gone",

@@ -29,8 +29,8 @@ impl RateGate {
         }
         let on_schedule = next_ns.saturating_add(self.interval_ns);
         let fell_behind = on_schedule <= timestamp_ns;
-        let anew = timestamp_ns.saturating_add(self.interval_ns);
-        self.next_ns = Some(if fell_behind || set_back { anew } else { on_schedule });
+        let restarted_ns = timestamp_ns.saturating_add(self.interval_ns);
+        self.next_ns = Some(if fell_behind || set_back { restarted_ns } else { on_schedule });
         true
     }
 }

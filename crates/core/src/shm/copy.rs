@@ -14,7 +14,7 @@ pub unsafe fn to_shared(dst: *mut u8, src: *const u8, len: usize) {
     unsafe { opaque(dst, src, len) }
 }
 
-/// Copies `len` bytes out of shared memory. The result may be torn until the second look says no.
+/// Copies `len` bytes out of shared memory. The result may be torn until the second check has passed.
 ///
 /// # Safety
 /// As for [`to_shared`].

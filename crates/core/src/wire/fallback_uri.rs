@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(text.control, ("aeron:udp?endpoint=10.0.0.2:40101".into(), 3001));
         assert_eq!(text.stream_id, 10_000);
         let more = format!("{GOOD}&colour=red");
-        assert_eq!(FallbackUri::parse(&more), Ok(text), "a later version may say more");
+        assert_eq!(FallbackUri::parse(&more), Ok(text), "a later version may add keys");
     }
 
     #[test]

@@ -108,7 +108,7 @@ mod tests {
         progress_forwarder.advanced(3, 99);
         assert!(progress_forwarder.due.is_empty());
         progress_forwarder.advanced(3, 200);
-        assert_eq!(progress_forwarder.due, [part], "the last word waits for the commit");
+        assert_eq!(progress_forwarder.due, [part], "the complete message waits for the commit");
         progress_forwarder.delivered(3, 200);
         assert_eq!(progress_forwarder.due, [part, complete]);
         progress_forwarder.on_tick(11, 10);
@@ -116,7 +116,7 @@ mod tests {
         progress_forwarder.on_progress(progress(2, 5, ProgressState::Progress), 12);
         assert_eq!(progress_forwarder.dropped, 2, "a frame that is over");
         progress_forwarder.on_progress(complete, 12);
-        assert_eq!(progress_forwarder.due.len(), 3, "the last word of the last frame may come late");
+        assert_eq!(progress_forwarder.due.len(), 3, "the complete message of the last frame may come late");
         for seq in 4..100 {
             progress_forwarder.on_progress(progress(seq, 5, ProgressState::Started), 12);
         }

@@ -233,7 +233,7 @@ impl Endpoint for Consumer {
         if owner_changed {
             self.unmap(tick, "the regions have another owner than before");
         } else if stale {
-            self.unmap(tick, "the producer gives no sign of life");
+            self.unmap(tick, "the producer's activity timestamp is stale");
         }
     }
 

@@ -11,7 +11,7 @@ fn hello_state() -> HelloState {
     let proposal = StreamProposal { channel: "aeron:ipc".into(), first: 31_000, last: 31_000 };
     let request = ConsumerRequest { descriptor: Some(proposal), ..ConsumerRequest::default() };
     let mut g = HelloState::new(10_000, request, S);
-    assert!(g.due(0).is_none(), "nobody to greet");
+    assert!(g.due(0).is_none(), "no hello before begin");
     assert!(g.begin(7).is_empty());
     g
 }
@@ -130,7 +130,7 @@ fn request_for(stream_id: Option<u32>) -> StreamRequest {
 }
 
 proptest! {
-    /// Whoever acts on the turns, and on nothing else, reads what the last config to the present id named.
+    /// A consumer that applies the changes, and nothing else, reads what the last config to its id granted.
     /// requirement: wire-5-1, wire-5-5, wire-10.1.2-1, wire-10.1.2-2
     #[test]
     fn config_changes_lead_to_the_last_grant(steps in steps()) {

@@ -64,7 +64,7 @@ fn small_step_is_sent_after_some_intervals() {
     filled.raise(10);
     assert_eq!(progress_schedule.next(7 * 250 * US), None);
     assert_eq!(progress_schedule.next(8 * 250 * US), update(0, 10, ProgressState::Progress));
-    assert_eq!(progress_schedule.next(100 * 250 * US), None, "nothing is said twice");
+    assert_eq!(progress_schedule.next(100 * 250 * US), None, "nothing is sent twice");
 }
 
 #[test]

@@ -110,7 +110,7 @@ fn new_epoch_starts_a_new_arena() {
     t.unmapped(0, 8);
     let arenas = all(&mut t);
     assert_eq!(arenas.iter().map(|a| (a.epoch, a.rows.len())).collect::<Vec<_>>(), [(1, 1), (2, 1)]);
-    assert_eq!(gaps_in(&arenas), [(1, 6, 3, EPOCH)], "what lies between was lost as well");
+    assert_eq!(gaps_in(&arenas), [(1, 6, 3, EPOCH)], "sequences in between are lost as well");
 }
 
 #[test]

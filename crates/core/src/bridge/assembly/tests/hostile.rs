@@ -111,8 +111,8 @@ proptest! {
         tricks in proptest::collection::vec(trick(), 0..24),
     ) {
         let mut bench = Bench::new();
-        let whole = frames.iter().enumerate().flat_map(|(seq, (length, slice))| frame(seq as u64, *length, *slice));
-        let mut chunks: Vec<_> = whole.map(|c| (c, 0)).collect();
+        let all_chunks = frames.iter().enumerate().flat_map(|(seq, (length, slice))| frame(seq as u64, *length, *slice));
+        let mut chunks: Vec<_> = all_chunks.map(|c| (c, 0)).collect();
         let (untouched, n) = (tricks.is_empty(), frames.len() as u64);
         tricks.iter().for_each(|t| play(&mut chunks, t.clone()));
         flip(&mut chunks, &tricks);
