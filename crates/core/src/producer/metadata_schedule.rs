@@ -1,5 +1,5 @@
-//! Schedule of a producer's metadata messages: announce and attributes every period, blobs less often (wire
-//! §10.3). Pure: time and identity go in, due messages come out.
+//! Schedule of a producer's metadata messages: announce and attributes every period, blobs less often
+//! (wire §10.3). Pure: time and identity go in, due messages come out.
 //!
 //! A late consumer waits one period at most. A consumer that sends a hello gets everything at once.
 

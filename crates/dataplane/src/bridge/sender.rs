@@ -1,5 +1,5 @@
-//! The sender: it divides slots into chunks, each written once, into the publication's own buffer (bridge
-//! §2.1, §5).
+//! The sender: it divides slots into chunks, each written once, into the publication's own buffer
+//! (bridge §2.1, §5).
 //!
 //! A chunk is sent only if its frame was unchanged after the copy. A frame that was overwritten is abandoned,
 //! and the claim with its torn bytes becomes padding. Back-pressure sets the pace: the frame waits in its

@@ -1,5 +1,5 @@
-//! The reader of a consumer: it checks epoch, order and span of descriptors, and the rules of the slot (wire
-//! §15.21). It never waits for a writer.
+//! The reader of a consumer: it checks epoch, order and span of descriptors, and the rules of the slot
+//! (wire §15.21). It never waits for a writer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
