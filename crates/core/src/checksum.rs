@@ -1,4 +1,4 @@
-//! CRC32C (Castagnoli): how a payload, a batch or a blob is known to be what was written.
+//! CRC32C (Castagnoli), the checksum of payloads, batches and blobs. Pure.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -6,9 +6,9 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The sum of `bytes` after something whose own sum is `before`.
+/// The checksum of `bytes` behind data whose checksum is `before`.
 pub fn crc32c_append(before: u32, bytes: &[u8]) -> u32 {
-    // A sum is the inverse of the state that it was taken from.
+    // A checksum is the complement of the digest's state.
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!before));
     digest.update(bytes);
     digest.finalize() as u32

@@ -1,4 +1,5 @@
-//! Every reason for which a consumer does not hand out a frame, each with its own counter.
+//! Every drop reason of a consumer, each with its own counter (wire §15.4). The doc comments of the variants
+//! are the texts that users read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +16,7 @@ macro_rules! drops {
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)+ }
             }
-            /// What the counter counts, for people.
+            /// What the counter counts, as text for users.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc),+),)+ }
             }
@@ -86,7 +87,7 @@ drops! {
     Malformed = "malformed", false;
 }
 
-/// One counter a reason. Written by whoever polls, read by anyone.
+/// One counter per reason. The polling thread writes, any thread reads.
 #[derive(Debug)]
 pub struct DropCounters([AtomicU64; COUNT]);
 

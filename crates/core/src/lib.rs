@@ -1,8 +1,9 @@
-//! The part of TensorPool that knows neither Aeron nor Python: the layout of shared memory, the
-//! seqlock, region files and their safe opening, and the pure rules of producers and consumers.
+//! The part of TensorPool that uses neither Aeron nor Python: messages, regions in shared memory, and the
+//! rules of leases, consumers, producers, bridges and recordings.
 //!
-//! Everything that decides is a plain function of its arguments (time included), so that it can be
-//! tested to the last branch; everything that touches memory or files is small and marked.
+//! Code that decides is a pure function of its arguments, time included, so that every branch can be tested.
+//! Code that touches memory or files is small and marked. Groups depend downwards only: `os` and
+//! `drop_reason`, then `wire`, then `shm`, then the roles.
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("TensorPool regions are little-endian; a big-endian host is refused (wire §15.1)");

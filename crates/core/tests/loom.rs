@@ -9,7 +9,7 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
 use tensorpool_core::shm::seqlock::{self, CommitWord};
 
-/// Which part of the protocol is taken out.
+/// Which part of the protocol is left out.
 #[derive(Clone, Copy, PartialEq)]
 enum Broken {
     Nothing,
@@ -52,7 +52,7 @@ struct Slot {
     payload: [AtomicU64; 2],
 }
 
-/// One writer laps a one-slot ring while a reader looks at the frame it was told of.
+/// One writer laps a one-slot ring while a reader reads the frame of a descriptor.
 fn model(broken: Broken) {
     loom::model(move || {
         let slot = Arc::new(Slot {
@@ -86,7 +86,7 @@ fn model(broken: Broken) {
 
 fn sees_a_torn_frame(broken: Broken) -> bool {
     let panic = std::panic::catch_unwind(move || model(broken)).err();
-    // Only the model's own word counts: any other panic is a fault of the test.
+    // Only the model's own panic counts: any other is a fault of the test.
     panic.and_then(|p| p.downcast::<String>().ok()).is_some_and(|text| text.contains("torn"))
 }
 

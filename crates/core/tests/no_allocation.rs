@@ -1,4 +1,4 @@
-//! What must not allocate, counted by the allocator itself.
+//! Tests of code that must not allocate, counted by the allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -86,7 +86,7 @@ fn recording_costs_no_allocation() {
             track.commit(Row { seq, payload_bytes: 1000, ..Row::default() });
             seq += 1;
             track.take_full(false, true, &mut out);
-            // Written: the memory goes back.
+            // Written to disk: the memory is recycled.
             out.clear();
         }
     };

@@ -1,9 +1,11 @@
-//! What a driver says and looks at for every stream it owns, from the conductor's thread: announces,
-//! the sign of life in the superblocks, and the producers' locks. A busy interpreter delays none of it;
-//! a driver that has stopped doing its duty is made silent all the same, so that nobody trusts it.
+//! Announcer of a driver's streams: announces, activity timestamps in the superblocks, and watches on
+//! producers' locks (driver §4, wire §7.1). On the conductor's thread, so that a busy interpreter delays
+//! nothing.
 //!
-//! A thousand streams cost little in a round: each has its own turn within the period, and only those
-//! whose turn it is are touched.
+//! A driver whose duty cycle stops sending heartbeats is no longer announced, so that no client trusts it.
+//!
+//! A thousand streams cost little in one duty cycle: each has its own time within the period, and only those
+//! that are due are touched.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -25,18 +27,18 @@ use tensorpool_core::wire::layout::{
 use crate::aeron::{AeronError, Client};
 use crate::conductor::{Endpoint, Tick};
 
-/// How often each producer's lock is looked at, unless there are too many for `MAX_LOCK_CHECKS`.
+/// How often each producer's lock is checked, unless there are too many for `MAX_LOCK_CHECKS`.
 const WATCH_NS: u64 = 20_000_000;
-/// At most so many locks are looked at, announces sent and superblocks refreshed in one round.
+/// Bounds on the locks checked, announces sent and superblocks refreshed in one duty cycle.
 const MAX_LOCK_CHECKS: usize = 64;
 const MAX_ANNOUNCES: usize = 64;
 const MAX_REFRESHES: usize = 256;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Of announces and signs of life. Not 0.
+    /// Period of announces and activity timestamps. Not 0.
     pub period_ns: u64,
-    /// Silence after so long without a beat.
+    /// Announcing stops after this time without a heartbeat.
     pub stall_ns: u64,
 }
 
@@ -45,14 +47,14 @@ pub enum AnnounceError {
     Closed,
     Region(RegionError),
     Watch(RegionLockError),
-    /// The system does not let us keep so much in memory.
+    /// The memory lock limit is too low.
     LockMemory(io::Error),
 }
 
 impl fmt::Display for AnnounceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Closed => write!(f, "these beacons are closed; make new ones"),
+            Self::Closed => write!(f, "the announcer is closed; create a new one"),
             Self::Region(error) => write!(f, "{error}"),
             Self::Watch(error) => write!(f, "{error}"),
             Self::LockMemory(error) => write!(f, "cannot keep the regions in memory: {error}"),
@@ -62,15 +64,15 @@ impl fmt::Display for AnnounceError {
 
 impl std::error::Error for AnnounceError {}
 
-/// One stream.
+/// One announced stream.
 struct OwnedStream {
     epoch: u64,
-    /// Encoded once; only its timestamp changes.
+    /// Encoded once. Only its timestamp changes.
     message: Vec<u8>,
     mapping: MappedEpoch,
-    /// There while a producer has the stream and its end was not told yet.
+    /// Present while a producer holds the stream and its end is not reported yet.
     watch: Option<LockWatch>,
-    /// Its place in the rota.
+    /// When its activity timestamp is refreshed next.
     refresh_ns: u64,
     /// Its announce waits to be sent.
     due: bool,
@@ -79,11 +81,11 @@ struct OwnedStream {
 #[derive(Default)]
 struct State {
     streams: HashMap<u32, OwnedStream>,
-    /// Whose turn comes when, soonest first.
+    /// When each stream is refreshed, soonest first.
     schedule: BTreeSet<(u64, u32)>,
-    /// Whose announce is due, in the order it became so.
+    /// Streams whose announce is due, in the order they became due.
     due: VecDeque<u32>,
-    /// Whose lock is looked at when: all wait equally long, so the next one is always in front.
+    /// When each lock is checked. All wait equally long, so the next one is always in front.
     watched: VecDeque<(u64, u32)>,
     dead_producers: Vec<(u32, u64)>,
     closed: bool,
@@ -110,14 +112,15 @@ impl StreamAnnouncer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the regions of a stream on, in place of what was there; if that fails, the stream is silent.
+    /// Announces the regions of a stream in place of earlier ones. If that fails, the stream is not
+    /// announced.
     pub fn announce(
         &self,
         announce: &PoolAnnounce,
         bases: &AllowedBases,
         keep: bool,
     ) -> Result<(), AnnounceError> {
-        // First of all: locked memory of the old and the new at once may be more than is allowed.
+        // Withdraw first: the locked memory of old and new regions together may exceed the limit.
         self.withdraw(announce.stream_id);
         let mapping = MappedEpoch::open(announce, bases, Access::Write).map_err(AnnounceError::Region)?;
         if keep {
@@ -142,24 +145,24 @@ impl StreamAnnouncer {
             return Err(AnnounceError::Closed);
         }
         let replaced = state.insert(announce.stream_id, stream);
-        // Unmapping takes time, and must not hold up the conductor.
+        // Unmapping takes time, and must not delay the conductor.
         drop(state);
         drop(replaced);
         Ok(())
     }
 
-    /// No more of that stream. False: there was none.
+    /// Stops announcing a stream. False: there was none.
     pub fn withdraw(&self, stream_id: u32) -> bool {
         let removed = self.lock().take(stream_id);
         removed.is_some()
     }
 
-    /// The driver is doing its duty.
+    /// The driver's duty cycle is running.
     pub fn heartbeat(&self) {
         self.heartbeat_ns.store(monotonic_ns(), Ordering::Relaxed);
     }
 
-    /// The producers (by stream and epoch) whose lock has ended since the last question.
+    /// The producers (by stream and epoch) whose lock was released since the last call.
     pub fn dead_producers(&self) -> Vec<(u32, u64)> {
         std::mem::take(&mut self.lock().dead_producers)
     }
@@ -206,7 +209,7 @@ impl State {
         }
     }
 
-    /// Gives the signs of life that are due.
+    /// Refreshes the activity timestamps that are due.
     fn refresh_activity(&mut self, now_ns: u64, period_ns: u64) {
         for _ in 0..MAX_REFRESHES {
             match self.schedule.first() {
@@ -224,7 +227,7 @@ impl State {
         }
     }
 
-    /// Looks at the locks whose time has come.
+    /// Checks the locks that are due.
     fn check_locks(&mut self, now_ns: u64) {
         for _ in 0..MAX_LOCK_CHECKS {
             match self.watched.front() {
@@ -244,10 +247,10 @@ impl State {
     }
 }
 
-/// A stream's next turn after `now_ns`. Each has its own moment in the period, so that they come evenly
-/// spread, also after all have spoken at once; two turns are never further apart than a period.
+/// The next refresh of a stream after `now_ns`. Each stream has its own time in the period, so that refreshes
+/// are evenly spread, also after all were sent at once. Two refreshes are never more than one period apart.
 fn next_refresh_ns(stream_id: u32, now_ns: u64, period_ns: u64) -> u64 {
-    // Multiples of the golden ratio: neighbouring ids end up far from each other.
+    // Multiples of the golden ratio: neighbouring ids are far apart.
     let fraction = stream_id.wrapping_mul(0x9E37_79B9);
     let moment_ns = ((u128::from(fraction) * u128::from(period_ns)) >> 32) as u64;
     let refresh_ns = now_ns - now_ns % period_ns + moment_ns;

@@ -1,7 +1,8 @@
-//! Descriptors of one stream, taken off the shared descriptor stream by someone who reads it for many.
+//! Descriptors of one stream, read from the shared descriptor stream by a reader that serves many consumers.
 //!
-//! Every subscription to a stream sees every publication on it. A hundred consumers of a hundred producers would
-//! look at ten thousand images for each frame; one ear that hands descriptors on looks at a hundred.
+//! Every subscription to a stream has an image of every publication on it. A hundred consumers of a hundred
+//! producers would poll ten thousand images for each frame. One subscription that distributes descriptors
+//! polls a hundred.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tensorpool_core::wire::descriptor::FrameDescriptor;
 
-/// More than any ring is behind: of older ones the slots are another's by now.
+/// More than any reader may be behind: the slots of older descriptors are overwritten.
 const MAX_WAITING: usize = 1024;
 
 #[derive(Default)]
@@ -19,7 +20,7 @@ pub struct DescriptorQueue {
 }
 
 impl DescriptorQueue {
-    /// The oldest makes room for it, and shows as a gap.
+    /// Adds a descriptor. A full queue drops its oldest, which the consumer counts as a gap.
     pub fn push(&self, descriptor: FrameDescriptor) {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         if descriptors.len() == MAX_WAITING {

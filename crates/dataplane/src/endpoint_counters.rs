@@ -1,13 +1,13 @@
-//! A few numbers of one attachment among the media driver's counters, where `AeronStat` sees them.
+//! Counters of one endpoint in the media driver's counters file, visible to `AeronStat`.
 
 use crate::aeron::{Client, Counter};
 use crate::conductor::handle::Handle;
 
-/// The same type ids as the Python side has: Aeron leaves those from 1000 on to applications.
+/// The same type ids as in Python. Aeron leaves ids from 1000 on to applications.
 const COUNTER_TYPE_ID: i32 = 9001;
 const GAUGE_TYPE_ID: i32 = 9002;
 
-/// What is shown: its name, its unit, and whether it only ever grows.
+/// Name and unit of a counter, and whether it only grows.
 pub struct CounterSpec {
     pub name: &'static str,
     pub unit: &'static str,
@@ -18,7 +18,7 @@ struct EndpointCounter {
     label: String,
     type_id: i32,
     handle: Handle<Counter>,
-    /// There may be no room; it is asked for again when there is another media driver.
+    /// The counters file may be full. The counter is added again with the next media driver.
     is_refused: bool,
 }
 
@@ -38,7 +38,7 @@ impl EndpointCounters {
         Self { counters: specs.iter().map(counter).collect() }
     }
 
-    /// Asks for what is missing, and takes it as it comes.
+    /// Requests missing counters, and stores them once they are ready.
     pub fn advance(&mut self, client: &Client) {
         for counter in self.counters.iter_mut().filter(|g| !g.is_refused) {
             let EndpointCounter { label, type_id, .. } = counter;

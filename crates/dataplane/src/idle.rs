@@ -1,13 +1,13 @@
-//! How a waiting thread waits.
+//! Idle strategies of a waiting thread (wire §15.15).
 
 use std::str::FromStr;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// Spin a little, yield a little, then sleep up to a millisecond: next to no CPU when idle.
+    /// Spin briefly, yield briefly, then sleep up to a millisecond: next to no CPU when idle.
     Backoff,
-    /// Never let go of the core: the lowest latency, a whole core for it.
+    /// Never yield the core: the lowest latency, at the cost of one core.
     BusySpin,
     Yield,
     /// Sleep a millisecond at once.

@@ -1,4 +1,5 @@
-//! What a producer or a consumer on a driver keeps of its lease, for the conductor and for who asks.
+//! The lease of a producer or consumer (driver §4): its state machine, counters and events. On the
+//! conductor's thread; any thread may read the status.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -12,12 +13,12 @@ use tensorpool_core::wire::driver::{AttachResponse, DriverMessage, code_str};
 use crate::conductor::Tick;
 use crate::conductor::events::Event;
 
-/// What a message means for the one who holds, or wants, the lease.
+/// What a message means for the holder of the lease.
 pub enum LeaseEvent<'a> {
     Nothing,
     /// Map these regions.
     Granted(&'a AttachResponse),
-    /// Let go of everything at once.
+    /// Unmap at once.
     Ended,
     /// That producer of the stream is gone: wait for the announce of a later epoch.
     ProducerGone(u32),
@@ -28,11 +29,11 @@ pub struct Lease {
     granted: AtomicU64,
     refused: AtomicU64,
     ended: AtomicU64,
-    /// The refusal that was told already, so that each is told once.
+    /// The last reported refusal, so that each is reported once.
     reported: Mutex<Option<Refusal>>,
 }
 
-/// How things stand, for whoever asks.
+/// A snapshot of the lease.
 #[derive(Clone, Debug)]
 pub struct Status {
     pub lease_id: Option<u64>,
@@ -45,14 +46,14 @@ pub struct Status {
 
 fn seed() -> u64 {
     let mut hasher = RandomState::new().build_hasher();
-    // The keys in it are drawn once a thread, and a forked child has those of its parent: two processes would
-    // ask under the same name, and both get the one lease.
+    // A thread draws the hasher's keys once, and a forked child inherits them. Without pid and time two
+    // processes would request under the same client id, and both would get the one lease.
     hasher.write_u32(std::process::id());
     hasher.write_u64(monotonic_ns());
     hasher.finish()
 }
 
-/// An id that is nobody's: neither 0 nor the null value.
+/// A random id that is neither 0 nor the null value.
 pub fn random_id() -> u32 {
     (seed() as u32).clamp(1, u32::MAX - 1)
 }
@@ -144,7 +145,7 @@ impl Lease {
         self.event(tick, "attached", Some(epoch), String::new());
     }
 
-    /// The regions cannot be used here: the lease goes back.
+    /// The regions cannot be used here: releases the lease.
     pub fn release(&self, tick: &Tick<'_>, why: String) {
         self.attachment().release(why, tick.now.monotonic_ns);
         self.report_refusal(tick);
@@ -177,13 +178,13 @@ impl Lease {
         self.lost(lost, tick)
     }
 
-    /// The stream was announced. True if that means that the lease is over.
+    /// The stream was announced. True if that ends the lease.
     pub fn on_announce(&self, epoch: u64, tick: &Tick<'_>) -> bool {
         let lost = self.attachment().on_announce(epoch, tick.now.monotonic_ns);
         self.lost(lost, tick)
     }
 
-    /// The media driver is gone. True if a lease went with it.
+    /// The media driver is lost. True if a lease was lost with it.
     pub fn on_media_driver_lost(&self, tick: &Tick<'_>) -> bool {
         let lost = self.attachment().on_media_driver_lost(tick.now.monotonic_ns);
         self.lost(lost, tick)
@@ -205,7 +206,8 @@ impl Lease {
     }
 }
 
-/// Whether both say the same. Regions have another path at each attempt, and are refused for the same reason.
+/// Whether both refusals have the same reason. The path of regions differs at each attempt, so it is not
+/// compared.
 fn is_same(reported: Option<&Refusal>, refusal: Option<&Refusal>) -> bool {
     matches!((reported, refusal), (Some(Refusal::Regions(_)), Some(Refusal::Regions(_))))
         || reported == refusal

@@ -1,8 +1,8 @@
-//! What happens per frame and per tick over Aeron, without Python.
+//! Work per frame and per duty cycle over Aeron, without Python.
 //!
-//! One conductor thread owns the Aeron client and every handle's life; the threads of the user only
-//! touch their own publication or subscription, under its lock. So a dead media driver is survived
-//! in one place: the conductor takes the handles away, waits, connects again, and gives new ones.
+//! One conductor thread owns the Aeron client and the life of every handle. Other threads use only their own
+//! publication or subscription, under its lock. So the loss of a media driver is handled in one place: the
+//! conductor removes the handles, waits, connects again, and provides new ones.
 
 pub mod aeron;
 pub mod announcer;

@@ -1,10 +1,11 @@
-//! A mailbox: a shared event stream, read by the conductor, of which only our own messages are kept.
+//! A mailbox: the messages of a shared event stream that are for this receiver. Polled on the conductor's
+//! thread.
 //!
-//! The conductor polls even while the interpreter is busy, so that a slow service neither holds up those
-//! who send nor misses what is for it. It stays tethered: a process that is stopped for a moment misses no
-//! command, and those who send wait for it, at most until the media driver takes it for dead. Foreign
-//! messages are told by their bytes, before the assembler and before any allocation. What is kept is
-//! bounded; beyond that the oldest are dropped and counted.
+//! The conductor polls even while the interpreter is busy, so that a slow service neither delays senders nor
+//! misses its messages. The subscription stays tethered: a process that is stopped for a moment misses no
+//! command, and senders wait for it, at most until the media driver times it out. Foreign messages are
+//! recognised by their first bytes, before the assembler and before any allocation. The number of kept
+//! messages is bounded: beyond it the oldest are dropped and counted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,7 @@ use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
 use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
 
-/// Fragments taken in one round of the conductor: far more than a stream carries in its time.
+/// Fragments polled in one duty cycle: far more than a stream carries in that time.
 const FRAGMENTS_A_ROUND: usize = 65_536;
 const MAX_MESSAGES: usize = 65_536;
 const MAX_BYTES: usize = 16 << 20;
@@ -80,7 +81,7 @@ impl Mailbox {
         waited.is_ok_and(|(kept, _)| !kept.messages.is_empty())
     }
 
-    /// Up to `limit` messages, oldest first; waits up to `timeout` for the first.
+    /// Up to `limit` messages, oldest first. Waits up to `timeout` for the first.
     pub fn take(&self, limit: usize, timeout: Duration) -> Vec<Vec<u8>> {
         if !timeout.is_zero() && !self.wait(timeout) {
             return Vec::new();
@@ -117,7 +118,7 @@ impl Mailbox {
         self.arrived.notify_all();
     }
 
-    /// Whether a message is for us; judged by its first fragment.
+    /// Whether a message is for us, by its first fragment.
     fn is_ours(&self, bytes: &[u8]) -> bool {
         match self.filter.match_message(bytes) {
             TagMatch::Ours => true,
@@ -162,7 +163,8 @@ impl Endpoint for Mailbox {
         if let (Some(subscription), Some(assembler)) = (subscription.get(), assembler) {
             let gone = subscription.images().departures();
             if std::mem::replace(departures, gone) != gone {
-                // The assembler keeps a buffer for every session it ever saw: let go of those who left.
+                // The assembler keeps a buffer for every session it ever saw. A new one drops those of closed
+                // sessions.
                 if fragment_filter.settle(subscription.images())
                     && let Ok(fresh) = Assembler::new()
                 {

@@ -1,4 +1,5 @@
-//! Plain messages over Aeron for everything that happens per second: what Python roles speak by.
+//! Message publications and subscriptions for Python roles, for everything that happens per second rather
+//! than per frame.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +8,7 @@ use crate::aeron::{AeronError, Assembler, Client, NotTaken, Publication, Subscri
 use crate::conductor::Endpoint;
 use crate::conductor::handle::Handle;
 
-/// A shared publication that comes back by itself after a media driver's death.
+/// A shared publication that is added again after the loss of a media driver.
 pub struct MessagePublication {
     channel: String,
     stream_id: i32,
@@ -94,7 +95,7 @@ struct AssembledSubscription {
     assembler: Option<Assembler>,
 }
 
-/// A subscription whose messages arrive whole, whatever their size.
+/// A subscription that delivers complete messages of any size.
 pub struct MessageSubscription {
     channel: String,
     stream_id: i32,
@@ -107,7 +108,7 @@ impl MessageSubscription {
         Self { channel, stream_id, assembled: Mutex::default(), failure: Mutex::default() }
     }
 
-    /// Hands up to `limit` fragments' worth of whole messages to `f`.
+    /// Passes complete messages of up to `limit` fragments to `f`.
     pub fn poll(&self, limit: usize, mut f: impl FnMut(&[u8])) -> usize {
         let Ok(mut assembled) = self.assembled.lock() else {
             return 0;

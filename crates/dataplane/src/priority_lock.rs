@@ -1,9 +1,9 @@
-//! A lock whose busy user lets the conductor go first.
+//! A mutex that gives the conductor thread priority over the thread that polls or offers.
 //!
-//! A thread that offers or polls without pause holds its lock nearly all the time, and the standard
-//! mutex lets it have the lock again before a sleeping waiter has woken up. Frames of 16 MiB at full
-//! speed kept the conductor out for longer than it may be silent, and readers took the producer for
-//! dead. So the conductor says that it wants the lock, and the user's threads give way.
+//! A thread that offers or polls without pause holds its lock nearly all the time, and a standard mutex lets
+//! it acquire the lock again before a sleeping waiter has woken up. Frames of 16 MiB at full speed kept the
+//! conductor out for so long that readers took the producer for stale. So the conductor announces that it
+//! waits, and the other threads yield.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -18,7 +18,7 @@ impl<T> PriorityLock<T> {
         Self { inner: Mutex::new(value), priority_waiters: AtomicU32::new(0) }
     }
 
-    /// For the user's threads.
+    /// For threads that poll or offer.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         if self.priority_waiters.load(Ordering::Relaxed) != 0 {
@@ -27,7 +27,7 @@ impl<T> PriorityLock<T> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For the user's threads: the lock if it is free and the conductor does not want it.
+    /// For threads that poll or offer: the lock if it is free and the conductor does not wait for it.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         if self.priority_waiters.load(Ordering::Relaxed) != 0 {

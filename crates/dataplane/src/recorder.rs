@@ -1,5 +1,5 @@
-//! The loop behind a recorder: one thread that takes the frames of any number of consumers into arenas, and hands
-//! those over. It waits for nobody: not for a producer, and not for the disk.
+//! The recorder loop: one thread that copies the frames of any number of consumers into arenas and hands
+//! those over. It waits neither for a producer nor for the disk.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,16 +16,16 @@ use crate::consumer::Consumer;
 use crate::idle::{Idle, Strategy};
 use crate::priority_lock::PriorityLock;
 
-/// How long the loop goes on after it was told to end, where there is more to take.
+/// How long the loop continues after it was stopped, while there are more frames.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// A stream that is recorded.
+/// A recorded stream.
 struct RecordedStream {
     consumer: Arc<Consumer>,
     buffer: StreamBuffer,
 }
 
-/// What the loop has of one stream.
+/// Counters of one recorded stream.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamStats {
     pub stream_id: u32,
@@ -37,11 +37,11 @@ struct Shared {
     arena_pool: Arc<ArenaPool>,
     rows: usize,
     age_ns: AtomicU64,
-    /// Arenas on their way out. Bounded by the chunks that there are, and by one a stream beyond that.
+    /// Arenas to hand over. Bounded by the number of blocks, plus one per stream.
     full: Mutex<VecDeque<Arena>>,
     has_full: Condvar,
     disk_is_full: AtomicBool,
-    /// How often all was asked for, and how often it was given.
+    /// How many flushes were requested, and how many are done.
     flushes_requested: AtomicU64,
     flushes_done: AtomicU64,
     stop: AtomicBool,
@@ -53,7 +53,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Reserves all memory, and starts the loop.
+    /// Allocates all memory, and starts the loop.
     pub fn start(
         buffer_bytes: usize,
         block_bytes: usize,
@@ -79,7 +79,7 @@ impl Recorder {
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// From here on the consumer is read by the loop, and by nobody else.
+    /// From here on only the loop reads the consumer.
     pub fn add(&self, consumer: Arc<Consumer>, resume: Option<(u64, u64)>) {
         let shared = &self.shared;
         let limits = Limits { rows: shared.rows, age_ns: shared.age_ns.load(Ordering::Relaxed) };
@@ -87,7 +87,7 @@ impl Recorder {
         shared.streams.lock_priority().push(RecordedStream { consumer, buffer });
     }
 
-    /// Stops reading a stream; what there is of it is handed over.
+    /// Stops reading a stream. Its recorded frames are handed over.
     pub fn remove(&self, stream_id: u32) {
         let mut streams = self.shared.streams.lock_priority();
         streams.retain_mut(|stream| {
@@ -99,7 +99,7 @@ impl Recorder {
         });
     }
 
-    /// The next arena; None if there was none in time.
+    /// The next arena. `None` if there was none in time.
     pub fn take(&self, timeout: Duration) -> Option<Arena> {
         let deadline = Instant::now() + timeout;
         let mut full = self.shared.full();
@@ -118,7 +118,7 @@ impl Recorder {
         }
     }
 
-    /// Has everything handed over that is there now; true once it is, false if it was not in time.
+    /// Hands over everything recorded so far. False if that took longer than `timeout`.
     pub fn flush(&self, timeout: Duration) -> bool {
         let number = self.shared.flushes_requested.fetch_add(1, Ordering::AcqRel) + 1;
         let deadline = Instant::now() + timeout;
@@ -131,13 +131,13 @@ impl Recorder {
         true
     }
 
-    /// How old an arena may become before it is handed over; 0: until it is full.
+    /// Age at which an arena is handed over. 0: only when it is full.
     pub fn set_age_ns(&self, age_ns: u64) {
         self.shared.age_ns.store(age_ns, Ordering::Relaxed);
         self.shared.streams.lock_priority().iter_mut().for_each(|stream| stream.buffer.set_age_ns(age_ns));
     }
 
-    /// What a frame is lost to when there is no room for it.
+    /// Sets whether frames without room are lost to a full disk or to a backlog.
     pub fn set_disk_is_full(&self, is_full: bool) {
         self.shared.disk_is_full.store(is_full, Ordering::Relaxed);
     }
@@ -150,7 +150,7 @@ impl Recorder {
         self.shared.streams.lock_priority().iter().map(of).collect()
     }
 
-    /// Bytes of memory in use, and bytes that there are.
+    /// Bytes of memory in use, and in total.
     pub fn buffer(&self) -> (usize, usize) {
         (self.shared.arena_pool.blocks.used_bytes(), self.shared.arena_pool.blocks.total_bytes())
     }
@@ -160,7 +160,7 @@ impl Recorder {
         self.shared.full().len()
     }
 
-    /// Ends the loop. What is there is handed over, and can still be taken.
+    /// Ends the loop. Recorded frames are handed over, and can still be taken.
     pub fn close(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -169,7 +169,7 @@ impl Recorder {
         }
     }
 
-    /// In a forked child: there is no thread to wait for.
+    /// In a forked child there is no thread to join.
     pub fn forget(&self) {
         if let Ok(mut thread) = self.thread.try_lock() {
             std::mem::forget(thread.take());
@@ -191,8 +191,8 @@ impl Shared {
             }
             let taken = self.poll_streams(last_by.is_some());
             if let Some(end) = last_by {
-                // What was published before the end belongs to the recording; a producer that never
-                // pauses would keep us for ever.
+                // Frames published before the end belong to the recording. A producer that never pauses would
+                // keep the loop running forever.
                 if taken == 0 || Instant::now() >= end {
                     return;
                 }
@@ -206,10 +206,11 @@ impl Shared {
         }
     }
 
-    /// One look at every stream.
+    /// Polls every stream once.
     fn poll_streams(&self, is_last: bool) -> usize {
         let flushes_requested = self.flushes_requested.load(Ordering::Acquire);
-        // Where all memory is taken and none of it waits to be written, streams have it that hardly use it.
+        // All memory is in use and no arena waits to be written: then streams that hardly use their arena
+        // must hand it over.
         let is_short = self.arena_pool.blocks.used_bytes() == self.arena_pool.blocks.total_bytes();
         let everything = is_last
             || flushes_requested != self.flushes_done.load(Ordering::Relaxed)
@@ -234,7 +235,7 @@ impl Shared {
             return;
         }
         let mut full = self.full();
-        // Words of gaps alone can wait where the taker is behind: they grow no further.
+        // Arenas of gaps only can wait while the writer is behind: they do not grow.
         let before = full.len();
         buffer.take_full(everything, before == 0, &mut *full);
         if full.len() > before {

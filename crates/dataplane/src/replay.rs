@@ -1,7 +1,7 @@
-//! Recorded frames back through producers: each when it is due, in the order of a score.
+//! Publication of recorded frames through producers, each at its due time, in the order of a replay window.
 //!
-//! Runs on the replayer's thread, without the interpreter, and comes back at a given time at the latest. Nothing
-//! is allocated here per frame.
+//! Runs on the replayer's thread, without the interpreter, and returns at a given time at the latest.
+//! Allocates nothing per frame.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use tensorpool_core::shm::tensor::TensorSpec;
 
 use crate::producer::{BlockedOn, FrameStamp, Producer};
 
-/// A frame published later than this after its time counts as late.
+/// A frame published later than this after its due time counts as late.
 pub const LATE_NS: u64 = 1_000_000;
-/// How long to look away while a subscriber is behind.
+/// Pause while a subscriber is behind.
 const NO_ROOM: Duration = Duration::from_micros(20);
 
-/// One recorded frame; its payload lies in the block's bytes.
+/// One recorded frame. Its payload is in the bytes of the batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     pub at: usize,
@@ -31,7 +31,7 @@ pub struct Row {
 /// The rows of one batch.
 #[derive(Debug, Default)]
 pub struct RowTable {
-    /// With the number of its spec.
+    /// With the index of its spec.
     rows: Vec<(Row, Option<u32>)>,
     specs: Vec<TensorSpec>,
 }
@@ -41,10 +41,10 @@ impl RowTable {
         Self { rows: Vec::with_capacity(rows), specs: Vec::new() }
     }
 
-    /// `spec` is none for a tensor that no reader would take.
+    /// `spec` is `None` for a tensor that every reader would refuse.
     pub fn push(&mut self, row: Row, spec: Option<TensorSpec>) {
         let spec = spec.map(|spec| {
-            // Neighbours are nearly always alike.
+            // Neighbours nearly always have the same spec.
             if self.specs.last() != Some(&spec) {
                 self.specs.push(spec);
             }
@@ -61,7 +61,8 @@ impl RowTable {
         self.rows.is_empty()
     }
 
-    /// Rows whose payload is not what was written. Reads every byte: ahead of time, they are in memory then.
+    /// Rows whose payload does not match its checksum. Reads every byte, so that the payloads are in memory
+    /// afterwards.
     pub fn damaged(&self, bytes: &[u8]) -> Vec<u32> {
         let is_damaged = |row: &Row| {
             let end = row.at.saturating_add(row.len as usize);
@@ -71,7 +72,7 @@ impl RowTable {
         rows.filter(|((row, _), _)| is_damaged(row)).map(|(_, number)| number).collect()
     }
 
-    /// Where the payloads begin and end.
+    /// The byte range of the payloads.
     pub fn extent(&self) -> std::ops::Range<usize> {
         let start = self.rows.iter().map(|(row, _)| row.at).min().unwrap_or(0);
         let end = self.rows.iter().map(|(row, _)| row.at.saturating_add(row.len as usize)).max().unwrap_or(0);
@@ -79,50 +80,51 @@ impl RowTable {
     }
 }
 
-/// A stream on its way out: whose frames, and where their bytes are.
+/// A replayed stream: its producer, its rows and their bytes.
 pub struct ReplayStream<'a> {
     pub producer: &'a Producer,
     pub table: &'a RowTable,
     pub bytes: &'a [u8],
-    /// Added to every timestamp, so that none runs backwards after a jump.
+    /// Added to every timestamp, so that none goes backwards after a jump.
     pub shift_ns: u64,
 }
 
-/// Which lane's which row is next, and when, by the monotonic clock. All of one length.
+/// For each entry its stream, its row, and when it is due on the monotonic clock. All columns have the same
+/// length.
 pub struct ReplayWindow<'a> {
     pub stream: &'a [u16],
     pub row: &'a [u32],
-    /// None: as fast as it goes.
+    /// `None`: as fast as possible.
     pub due_ns: Option<&'a [i64]>,
 }
 
-/// What ended a run. The number is a lane's.
+/// Why a replay returned. The number is the index of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     Done,
     Time,
-    /// No lease or no media driver: they come back.
+    /// No lease or no media driver at the moment.
     NotReady(usize),
     /// The next frame is larger than every pool.
     NoPool(usize),
     Closed(usize),
-    /// The score names a row that is not there.
+    /// The window names a row that does not exist.
     Misread(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayResult {
-    /// The first entry of the score that was not played.
+    /// The first entry of the window that was not published.
     pub next: usize,
     pub stop: Stop,
     pub bytes: u64,
-    /// Tensors that no reader would take: passed over.
+    /// Tensors that every reader would refuse: skipped.
     pub unfit: u64,
     pub late: u64,
     pub late_max_ns: u64,
 }
 
-/// Plays the score from `start` until it ends, something is in the way, or it is `until_ns`.
+/// Publishes the window from `start` until it ends, a stream is blocked, or it is `until_ns`.
 pub fn replay(
     streams: &[ReplayStream<'_>],
     window: &ReplayWindow<'_>,
@@ -169,7 +171,7 @@ pub fn replay(
     result
 }
 
-/// Returns when it is time. False: that is not before `until_ns`.
+/// Waits until `due_ns`. False: that is not before `until_ns`.
 #[inline]
 fn wait(due_ns: Option<u64>, until_ns: u64) -> bool {
     loop {

@@ -1,6 +1,6 @@
-//! What an attachment tells those who watch: a few counters in the media driver (decision 39), and on the services'
-//! status stream its account, and of a consumer its latency, for which QoS has no fields (wire §10.4.1). Said by the
-//! conductor, so that a busy interpreter delays none of it.
+//! Status reporter of a producer or consumer: counters in the media driver (decision 39), and on the status
+//! stream its status report and a consumer's latency, for which QoS has no fields (wire §10.4.1). On the
+//! conductor's thread, so that a busy interpreter delays nothing.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,10 +28,10 @@ const PRODUCER_COUNTERS: [CounterSpec; 2] = [
     CounterSpec { name: "unpublished", unit: "frames", grows: true },
 ];
 
-/// Nothing is made from more streams than these.
+/// More streams than any frame is made from.
 const MAX_SOURCES: usize = 64;
 
-/// Of whom is told.
+/// The endpoint that is reported.
 pub enum Subject {
     Consumer(Arc<Consumer>),
     Producer(Arc<Producer>),
@@ -47,23 +47,23 @@ impl Subject {
 }
 
 pub struct Config {
-    /// Channel and stream id of the status stream; none: nothing is said there.
+    /// Channel and stream id of the status stream. `None`: nothing is published.
     pub status: Option<(String, i32)>,
     pub reports_latency: bool,
     pub reports_status: bool,
     pub shows_counters: bool,
-    /// How often a producer's counters are brought up to date; a consumer's follow its intervals.
+    /// How often a producer's counters are updated. Those of a consumer follow its intervals.
     pub period_ns: u64,
 }
 
 struct State {
     publication: Handle<Publication>,
     endpoint_counters: EndpointCounters,
-    /// The consumer's interval that was told of last.
+    /// The consumer's last reported interval.
     reported_intervals: u64,
     next_ns: u64,
     is_closed: bool,
-    /// Who it was last.
+    /// The last id of the endpoint.
     last_id: Option<u32>,
     /// Streams that a producer's frames are made from.
     sources: Vec<u32>,
@@ -99,7 +99,7 @@ impl StatusReporter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The producer's frames are made from those of that stream, too.
+    /// The producer's frames are also made from those of that stream.
     pub fn add_source(&self, stream_id: u32) {
         let mut state = self.lock();
         if state.sources.len() < MAX_SOURCES
@@ -121,7 +121,7 @@ impl StatusReporter {
         };
         let (role, stream_id, _) = self.subject.describe();
         if let Some(status) = status {
-            // Not taken, it is as good as old: the next one comes soon.
+            // An unsent report is dropped: the next one comes soon.
             let tag = format!("service:{role}:{stream_id}");
             let _ = publication.offer(&event::encode_text(&tag, "account", &status, wall_ns));
         }
@@ -138,14 +138,14 @@ impl StatusReporter {
         let received = counters.received.load(Ordering::Relaxed);
         let dropped = counters.drops.in_span();
         state.endpoint_counters.set(&[received, dropped, report.last.p50, report.last.p99]);
-        // Silence is no latency.
+        // An interval without frames has no latency.
         if self.config.reports_latency
             && report.last.count > 0
             && let Some(publication) = state.publication.get().filter(|p| p.is_connected())
         {
             let tag = format!("service:consumer:{}", consumer.stream_id());
             let value = json(consumer, received, dropped, &report);
-            // Not taken, it is as good as old: the next one comes soon.
+            // An unsent report is dropped: the next one comes soon.
             let _ = publication.offer(&event::encode_text(&tag, "latency", &value, tick.now.realtime_ns));
         }
         self.publish_status(state, tick.now.realtime_ns, false);
@@ -204,7 +204,7 @@ impl Endpoint for StatusReporter {
         {
             let mut state = self.lock();
             state.is_closed = true;
-            // The last word: nothing is counted from here on.
+            // The final report: nothing is counted from here on.
             self.publish_status(&mut state, realtime_ns(), true);
         }
         self.disconnect();

@@ -1,4 +1,5 @@
-//! `StreamAnnouncer`: what a driver says and watches for its streams, off the interpreter.
+//! `StreamAnnouncer` (Python: `Beacons`): announces, activity timestamps and lock watches of a driver's
+//! streams, on the conductor's thread.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ pub struct StreamAnnouncer {
 
 #[pymethods]
 impl StreamAnnouncer {
-    /// Announces and gives signs of life every `period_ns`, until `stall_ns` pass without a `beat`.
+    /// Announces and refreshes activity timestamps every `period_ns`, until `stall_ns` pass without a `beat`.
     #[new]
     #[pyo3(signature = (conductor, *, period_ns, stall_ns))]
     fn new(conductor: &Bound<'_, Conductor>, period_ns: u64, stall_ns: u64) -> PyResult<Self> {
@@ -38,7 +39,8 @@ impl StreamAnnouncer {
         Ok(Self { announcer, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// Takes the regions of a stream on in place of what was there. If that fails the stream is silent.
+    /// Announces the regions of a stream in place of earlier ones. If that fails, the stream is not
+    /// announced.
     #[pyo3(name = "put", signature = (*, stream_id, epoch, producer_id, nslots, header_uri, pools, base_dirs, lock_memory = false))]
     fn announce(
         &self,
@@ -85,14 +87,14 @@ impl StreamAnnouncer {
         })
     }
 
-    /// No more of that stream; False if there was none.
+    /// Stops announcing a stream. False if there was none.
     #[pyo3(name = "remove")]
     fn withdraw(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.announcer.withdraw(stream_id)))
     }
 
-    /// The driver's duty cycle is alive.
+    /// Reports that the driver's duty cycle is running.
     #[pyo3(name = "beat")]
     fn heartbeat(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
@@ -100,7 +102,7 @@ impl StreamAnnouncer {
         Ok(())
     }
 
-    /// (stream id, epoch) of each producer whose lock was seen held and is free now. Told once.
+    /// Returns (stream id, epoch) of each producer whose lock was released, once.
     #[pyo3(name = "deaths")]
     fn dead_producers(&self, py: Python<'_>) -> PyResult<Vec<(u32, u64)>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -119,7 +121,7 @@ impl StreamAnnouncer {
         Ok(py.detach(|| self.announcer.len()))
     }
 
-    /// Lets go of every stream.
+    /// Stops announcing every stream.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
@@ -127,7 +129,7 @@ impl StreamAnnouncer {
     }
 }
 
-/// An OSError with the number of `io` and our words.
+/// An OSError with the errno of `io` and our message.
 fn os_error(io: &std::io::Error, message: String) -> PyErr {
     PyOSError::new_err((io.raw_os_error(), message))
 }

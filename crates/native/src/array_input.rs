@@ -1,4 +1,4 @@
-//! What is offered: whatever holds numbers, as memory that can be copied without the interpreter.
+//! The array to offer: any object with numbers, as memory that can be copied without the interpreter.
 
 use std::ffi::CStr;
 
@@ -14,7 +14,7 @@ use crate::arrays::{dtype_name, from_numpy, parse_dtype, spec, too_many, unsuppo
 use crate::errors;
 use crate::extension::Extension;
 
-/// A struct-module format of one element, as the buffer protocol gives it.
+/// The registry number of a struct-module format, as the buffer protocol gives it.
 fn from_format(format: &str, itemsize: usize) -> Option<i16> {
     let code = format.strip_prefix(['@', '=', '<']).unwrap_or(format);
     Some(match (code, itemsize) {
@@ -44,20 +44,20 @@ impl Drop for Exported {
     }
 }
 
-/// The memory of an offered object, ready to be copied without the interpreter.
+/// The memory of an offered object, which can be copied without the interpreter.
 pub struct ArrayInput<'py> {
     data: *const u8,
     pub spec: TensorSpec,
     pub values_len: u64,
-    /// Shape and byte strides where the memory is not one run in either order.
+    /// Shape and byte strides where the memory is not contiguous in either order.
     strided: Option<([usize; MAX_DIMS], [isize; MAX_DIMS])>,
     _object: Bound<'py, PyAny>,
     _buffer: Option<Exported>,
 }
 
 impl<'py> ArrayInput<'py> {
-    /// Numpy arrays directly; anything else by the buffer protocol, then by DLPack.
-    /// With an `extension`, arrays of that type too, as its carrier.
+    /// From a numpy array directly, from anything else by the buffer protocol, then by DLPack. With an
+    /// `extension`, also from arrays of that type, as its carrier.
     pub fn new(
         object: &Bound<'py, PyAny>,
         dtype: Option<&Bound<'py, PyAny>>,
@@ -67,7 +67,8 @@ impl<'py> ArrayInput<'py> {
         let dtype = dtype.filter(|d| !extension.is_some_and(|e| e.is_called(d)));
         let dtype_number = dtype.map(|d| parse_dtype(py, d)).transpose()?;
         if let Ok(array) = object.cast::<PyUntypedArray>() {
-            // A plain array in nearly all cases; of its kinds only masked ones are more than their data.
+            // A plain array in nearly all cases. Of its subclasses only masked arrays are more than their
+            // data.
             if !object.get_type().is(py.get_type::<PyUntypedArray>()) && object.hasattr("mask")? {
                 return Err(PyTypeError::new_err(
                     "a masked array would lose its mask; offer array.filled(...), or the mask as a stream of its own",
@@ -79,7 +80,7 @@ impl<'py> ArrayInput<'py> {
         if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 {
             return match Self::from_buffer(object, dtype_number) {
                 Ok(input) => input.unambiguous(py, extension),
-                // A scalar of numpy's, whose type has a name there and no letter here.
+                // A numpy scalar, whose type has a numpy name but no buffer format.
                 Err(_) if object.hasattr("dtype")? => {
                     let array = py.import("numpy")?.call_method1("asarray", (object,))?;
                     Self::from_array(array.cast::<PyUntypedArray>()?, dtype_number, extension)
@@ -123,13 +124,13 @@ impl<'py> ArrayInput<'py> {
         let (mut shape, mut strides) = ([2; MAX_DIMS], [8; MAX_DIMS]);
         shape[..n].copy_from_slice(array.shape());
         strides[..n].copy_from_slice(array.strides());
-        // A scalar is one element, and two of the carrier's.
+        // A scalar is one element, which is two of the carrier's.
         let (shape, strides) =
             if n == 0 { (&[1, 2][..], &[16, 8][..]) } else { (&shape[..=n], &strides[..=n]) };
         Self::build(array.as_any(), data, extension.carrier, None, shape, strides, None)
     }
 
-    /// Refuses what readers would take for the type that the carrier carries.
+    /// Refuses a dtype that readers would take for the carried one.
     fn unambiguous(self, py: Python<'_>, extension: Option<&Extension>) -> PyResult<Self> {
         match extension {
             Some(e) if e.carrier == self.spec.dtype => Err(mistakable(py, e)),
@@ -197,7 +198,7 @@ impl<'py> ArrayInput<'py> {
                 )));
             }
         };
-        // A scalar travels as one element.
+        // A scalar is sent as one element.
         let (shape, strides) = if shape.is_empty() { (&[1usize][..], &[item][..]) } else { (shape, strides) };
         let is_row = contiguous(shape, strides, item, true);
         let is_column = !is_row && contiguous(shape, strides, item, false);
@@ -213,7 +214,7 @@ impl<'py> ArrayInput<'py> {
         Ok(Self { data, spec, values_len, strided, _object: object.clone(), _buffer: buffer })
     }
 
-    /// What the copy needs, free of the interpreter.
+    /// The memory that the copy needs, without the interpreter.
     pub fn memory(&self) -> Memory {
         Memory {
             data: self.data,
@@ -250,7 +251,7 @@ fn contiguous(shape: &[usize], strides: &[isize], item: isize, row: bool) -> boo
     true
 }
 
-/// The bytes of a source; the source is kept alive by whoever made this.
+/// The bytes of an input, which its creator keeps alive.
 #[derive(Clone, Copy)]
 pub struct Memory {
     data: *const u8,
@@ -337,8 +338,8 @@ unsafe fn copy_item(dst: *mut u8, src: *const u8, item: usize) {
     }
 }
 
-/// Copies `input` into `target` (both one contiguous run) with the very routine that fills slots:
-/// the bare copy that benchmarks compare with.
+/// Copies `source` into `target` (both contiguous) with the routine that fills slots: the plain copy that
+/// benchmarks compare with.
 #[pyfunction]
 pub fn copy_bytes(py: Python<'_>, target: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> PyResult<()> {
     let from = ArrayInput::new(source, None, None)?;

@@ -1,15 +1,16 @@
-//! Finds the batches of a recording's segment, as far as they are like the one before.
+//! Scan of a segment for record batches that have the layout of the one before.
 
 use pyo3::prelude::*;
 use tensorpool_core::recording::batch_scan::{Batch, BatchTemplate, PREFIX_BYTES, scan_alike};
 
 use crate::checksum::PinnedBuffer;
 
-/// `BatchPlace`: start, body, end, rows, first and last sequence, where the tables of columns and of buffers are in
-/// the data, and where the first batch is that describes its tensors as this one does.
+/// The fields of `BatchPlace` in Python: start, body, end, rows, first and last sequence, the offsets of the
+/// tables of columns and of buffers, and the first batch that describes its tensors identically.
 type BatchTuple = (usize, usize, usize, usize, u64, u64, usize, usize, usize);
 
-/// The complete batches behind the one at `model` that differ from it in numbers only. What else there is ends them.
+/// The complete batches behind the one at `model` that differ from it in numbers only. Any other batch ends
+/// the scan.
 #[pyfunction]
 #[pyo3(name = "batches_like", signature = (data, model, *, body_bytes_at, rows_at, nodes, buffers, check_at, seq, sources))]
 pub fn scan_batches(

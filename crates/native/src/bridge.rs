@@ -1,4 +1,4 @@
-//! `BridgeSender` and `BridgeReceiver`: the two ends of a bridge, each with a thread of its own.
+//! `BridgeSender` and `BridgeReceiver`: the two ends of a bridge, each with its own thread (bridge §2).
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -90,7 +90,7 @@ impl BridgeSender {
         })
     }
 
-    /// From now on the frames of that consumer are taken from it and sent; nobody else may take them.
+    /// Sends the frames of that consumer from now on. Nobody else may poll it.
     fn add(&self, py: Python<'_>, consumer: &Bound<'_, Consumer>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         let plane = consumer.get().plane();
@@ -103,14 +103,14 @@ impl BridgeSender {
         Ok(())
     }
 
-    /// The announce of that epoch has gone out: its frames may follow.
+    /// The announce of that epoch was forwarded: its frames may follow.
     #[pyo3(name = "announced")]
     fn on_announce(&self, py: Python<'_>, stream_id: u32, epoch: u64) -> PyResult<()> {
         self.source(py, stream_id)?.on_announce(epoch);
         Ok(())
     }
 
-    /// Frames that the consumer had received, by what became of them.
+    /// Frames that the consumer received, by outcome.
     fn counters<'py>(&self, py: Python<'py>, stream_id: u32) -> PyResult<Bound<'py, PyDict>> {
         let source = self.source(py, stream_id)?;
         let c = source.counters();
@@ -131,22 +131,22 @@ impl BridgeSender {
         Ok(dict)
     }
 
-    /// Where it stands with a stream: the sessions of this run, how far the last of them is, and the frames of the
-    /// stream that were sent up to there. None while there is no publication.
+    /// The sessions of this run, the position in the last of them, and the frames of the stream sent up to
+    /// there. None while there is no publication.
     #[pyo3(name = "place")]
     fn position(&self, py: Python<'_>, stream_id: u32) -> PyResult<Option<(Vec<i32>, i64, u64)>> {
         let source = self.source(py, stream_id)?;
         Ok(py.detach(|| self.sender.position_of(&source)).map(|p| (p.sessions, p.position, p.sent)))
     }
 
-    /// Frames sent, their bytes, and those that were not; of all streams.
+    /// Frames sent, their bytes, and frames not sent; over all streams.
     #[pyo3(name = "sums")]
     fn totals(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.sender.totals()))
     }
 
-    /// Bytes of payload in the first chunk of a frame and in the others; None while there is no publication.
+    /// Payload bytes in the first chunk of a frame and in the others. None while there is no publication.
     #[getter(slices)]
     fn chunk_sizes(&self, py: Python<'_>) -> PyResult<Option<(u32, u32)>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -213,7 +213,8 @@ impl BridgeReceiver {
         Ok(Self { receiver, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// A stream of the source, and its destination. `progress`: channel and stream that its progress is said on.
+    /// Adds a source stream and its destination. `progress`: channel and stream id that its progress is
+    /// forwarded to.
     #[pyo3(signature = (stream_id, dest_stream_id, progress = None))]
     fn add(
         &self,
@@ -229,7 +230,7 @@ impl BridgeReceiver {
         Err(PyValueError::new_err(format!("stream {stream_id} is received already")))
     }
 
-    /// A producer that nothing was written with: frames go there from now on.
+    /// Sets a producer that nothing was written with as the destination.
     #[pyo3(name = "give")]
     fn set_destination(
         &self,
@@ -246,21 +247,21 @@ impl BridgeReceiver {
         }
     }
 
-    /// Takes the producer away again: nothing is written with it when this returns.
+    /// Removes the destination: nothing is written with that producer when this returns.
     #[pyo3(name = "take")]
     fn clear_destination(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.clear_destination(stream_id)))
     }
 
-    /// Streams of the source that have no destination at the moment.
+    /// Source streams that have no destination at the moment.
     #[pyo3(name = "wanting")]
     fn without_destination(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.without_destination()))
     }
 
-    /// How a mapping stands: what its source announced, and what became of its frames.
+    /// The state of a mapping: the announced layout of its source, and its counters.
     #[pyo3(name = "standing")]
     fn state<'py>(&self, py: Python<'py>, stream_id: u32) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -297,7 +298,7 @@ impl BridgeReceiver {
         Ok(dict)
     }
 
-    /// What became of a stream's frames that came in these sessions: delivered, turned away, lost by reason; and
+    /// The outcome of a stream's frames in these sessions: delivered, turned away, lost by reason; and
     /// whether that is all of them.
     fn received<'py>(
         &self,
@@ -311,8 +312,8 @@ impl BridgeReceiver {
         Ok((counts.delivered, counts.turned_away, losses(py, &counts.lost)?, is_all))
     }
 
-    /// The same up to a place in one session, or up to its beginning. None: not all before it was read yet; or it
-    /// is too long ago, and a later place has to be asked for.
+    /// As `received`, up to a position in one session, or up to its start. None: the session has not been
+    /// read up to there yet, or the position is too old and a later one must be requested.
     #[pyo3(name = "cut", signature = (stream_id, session, position = None))]
     fn ledger_start<'py>(
         &self,
@@ -331,14 +332,15 @@ impl BridgeReceiver {
         }
     }
 
-    /// Frames delivered, their bytes, and those of which chunks came and no frame; of all streams.
+    /// Frames delivered, their bytes, and frames that were received in part and not delivered; over all
+    /// streams.
     #[pyo3(name = "sums")]
     fn totals(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.totals()))
     }
 
-    /// Messages on the payload stream that could not be used.
+    /// Rejected messages of the payload stream, by reason.
     #[pyo3(name = "refused")]
     fn rejected<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -381,10 +383,11 @@ impl BridgeReceiver {
     }
 }
 
-/// A channel and a stream there.
+/// A channel and a stream id.
 type ChannelStream = (String, i32);
 
-/// The parts of a `bridge://` address: its id, channel and stream of payloads and of control, the source's stream.
+/// The parts of a `bridge://` URI: its id, channel and stream id of payloads and of control, the source
+/// stream id.
 #[pyfunction]
 #[pyo3(name = "parse_fallback")]
 pub fn parse_fallback_uri(text: &str) -> PyResult<(String, ChannelStream, ChannelStream, u32)> {
@@ -392,7 +395,7 @@ pub fn parse_fallback_uri(text: &str) -> PyResult<(String, ChannelStream, Channe
     Ok((uri.instance_id, uri.payload, uri.control, uri.stream_id))
 }
 
-/// Why frames are lost at a receiver: (name, meaning, whether a chunk of it never came).
+/// Why frames are lost at a receiver: (name, meaning, whether a chunk never came).
 #[pyfunction]
 pub fn bridge_reasons() -> Vec<(&'static str, &'static str, bool)> {
     Loss::ALL.iter().map(|why| (why.as_str(), why.meaning().trim(), why.is_incomplete())).collect()

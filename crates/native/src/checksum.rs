@@ -1,4 +1,4 @@
-//! CRC32C of buffers: how a recording knows that a payload is still what was written.
+//! CRC32C of buffers, with which a recording detects damaged payloads.
 
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -6,10 +6,10 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use tensorpool_core::checksum;
 
-/// Below this the checksum takes less time than letting go of the interpreter and getting it back.
+/// Below this size the checksum takes less time than releasing the interpreter.
 const DETACH_BYTES: usize = 16 * 1024;
 
-/// The memory of an exporter, held until dropped.
+/// The memory of an exported buffer, held until dropped.
 pub struct PinnedBuffer(Box<ffi::Py_buffer>);
 
 // SAFETY: its bytes are only ever read, and it is dropped where the interpreter is attached.
@@ -43,7 +43,7 @@ impl Drop for PinnedBuffer {
     }
 }
 
-/// CRC32C (Castagnoli) of a contiguous buffer. `seed` is the result for what came before it.
+/// CRC32C (Castagnoli) of a contiguous buffer. `seed` is the result of the bytes before it.
 #[pyfunction]
 #[pyo3(signature = (buffer, seed = 0))]
 pub fn crc32c(py: Python<'_>, buffer: &Bound<'_, PyAny>, seed: u32) -> PyResult<u32> {
@@ -55,7 +55,7 @@ pub fn crc32c(py: Python<'_>, buffer: &Bound<'_, PyAny>, seed: u32) -> PyResult<
     Ok(py.detach(|| checksum::crc32c_append(seed, bytes)))
 }
 
-/// The checksum of each of many runs inside one buffer, in one call.
+/// The checksums of many ranges of one buffer, in one call.
 #[pyfunction]
 pub fn crc32c_each<'py>(
     py: Python<'py>,

@@ -1,4 +1,4 @@
-//! `Conductor`: the native thread behind a context.
+//! `Conductor`: the native thread of a connection.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ impl Conductor {
         Ok(Self { conductor, control, fork_guard: ForkGuard::current() })
     }
 
-    /// Waits up to `timeout` seconds for the media driver; True once connected.
+    /// Waits up to `timeout` seconds for the media driver. True once connected.
     fn wait_connected(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         let deadline = Instant::now() + bounded(timeout);

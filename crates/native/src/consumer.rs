@@ -1,4 +1,4 @@
-//! `Consumer`: poll, wait, newest, ledger.
+//! `Consumer`: poll, wait, latest frame, counters and metadata.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::progress::{self, Progress};
 use crate::wait::{deadline, until};
 
 thread_local! {
-    /// Where a poll puts its frames; reused, so that polling allocates nothing of its own.
+    /// The buffer of a poll's frames, reused so that polling does not allocate.
     static FRAME_BUFFER: RefCell<Vec<plane::Frame>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -43,8 +43,8 @@ impl Consumer {
     fn take(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<plane::Frame>> {
         let mut frames = FRAME_BUFFER.with_borrow_mut(std::mem::take);
         frames.clear();
-        // What is there is taken at once: giving the interpreter away and back takes longer. Who finds
-        // nothing lets other threads go on before the next look.
+        // Waiting frames are read at once, because releasing the interpreter takes longer. A poll without
+        // frames releases it for other threads.
         if self.consumer.try_poll(limit, &mut frames) == 0 {
             py.detach(|| self.consumer.poll(limit, &mut frames));
         }
@@ -65,7 +65,7 @@ impl Consumer {
         Ok(frame)
     }
 
-    /// Raises the refusal that nobody has heard of yet.
+    /// Raises the refusal that is not reported yet.
     fn raise_refusal(&self, py: Python<'_>) -> PyResult<()> {
         match self.consumer.take_refused() {
             Some(r) => Err(errors::refused(py, &r.message, r.reason, &r.uri)),
@@ -93,7 +93,7 @@ impl Consumer {
         (self.consumer.clone(), self.conductor.clone_ref(py))
     }
 
-    /// For loops that read it without the interpreter.
+    /// For loops that poll without the interpreter.
     pub fn plane(&self) -> Arc<plane::Consumer> {
         self.consumer.clone()
     }
@@ -140,7 +140,7 @@ impl Consumer {
             fallback: plane::FallbackOptions {
                 only: fallback_uri,
                 max_bytes: fallback_bytes,
-                // Freshness is three announce periods; a bridge's receiver waits for five.
+                // Freshness is three announce periods. A bridge's receiver waits for five.
                 silence_ns: freshness_ns / 3 * 5,
                 idle,
             },
@@ -197,7 +197,7 @@ impl Consumer {
         Ok(py.detach(|| self.consumer.is_ready()))
     }
 
-    /// Who it is to its producer, and how its descriptors come.
+    /// Its consumer id, mode, streams and phase.
     #[pyo3(name = "standing")]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -206,7 +206,7 @@ impl Consumer {
         Ok(state)
     }
 
-    /// How the lease stands; None without a driver.
+    /// The state of the lease. None without a driver.
     fn lease<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         errors::check_fork(py, self.fork_guard)?;
         options::lease_status(py, self.consumer.lease())
@@ -245,7 +245,8 @@ impl Consumer {
                 return Ok(Some(self.frame(frame)));
             }
             match self.wait_until(py, deadline)? {
-                // It may all be for others, again and again: neither time nor Ctrl-C may be forgotten.
+                // All messages may be of other streams, again and again: the deadline and Ctrl-C are still
+                // checked.
                 Waited::Ready => py.check_signals()?,
                 Waited::TimedOut | Waited::Closed => return Ok(None),
                 Waited::Refused(r) => {
@@ -258,7 +259,7 @@ impl Consumer {
         }
     }
 
-    /// Waits for something to poll; False on timeout or close.
+    /// Waits for something to poll. False on timeout or close.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
@@ -269,7 +270,7 @@ impl Consumer {
         }
     }
 
-    /// What is new of frames that are still filling.
+    /// The new partial frames.
     #[pyo3(signature = (limit = 64))]
     fn poll_progress(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<Progress>> {
         self.check_reads_progress(py)?;
@@ -278,7 +279,7 @@ impl Consumer {
         Ok(parts.into_iter().map(|part| Progress::new(part, self.origin.clone(), self.fork_guard)).collect())
     }
 
-    /// Waits for something that `poll_progress` may give; False on timeout or close.
+    /// Waits for something that `poll_progress` may return. False on timeout or close.
     #[pyo3(signature = (timeout = None))]
     fn wait_progress(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         self.check_reads_progress(py)?;
@@ -291,8 +292,8 @@ impl Consumer {
         errors::check_fork(py, self.fork_guard)?;
         let counters = self.consumer.counters();
         let dict = PyDict::new(py);
-        // Drops before received before span: whoever reads while frames flow sees a span that is
-        // never smaller than what it is made of.
+        // Drops before received before span: a reader that runs while frames flow never sees a span smaller
+        // than its parts.
         let drops = PyDict::new(py);
         for reason in DropReason::ALL {
             drops.set_item(reason.as_str(), counters.drops.get(*reason))?;
@@ -314,7 +315,7 @@ impl Consumer {
         Ok(dict)
     }
 
-    /// How long frames took to get here: over the whole life, and over the last interval.
+    /// Latency since the beginning, and over the last interval.
     #[pyo3(name = "latency_figures")]
     fn latency_summary<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -328,18 +329,19 @@ impl Consumer {
         Ok(dict)
     }
 
-    /// The attributes of the latest metadata version that was heard.
+    /// The attributes of the latest metadata version received.
     fn newest_metadata(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let newest = self.source_metadata(py)?.map(|k| k.newest(py)).transpose()?.flatten();
         Ok(newest.map(|s| s.mapping.clone_ref(py)))
     }
 
-    /// Name and summary of the source, as it announces itself.
+    /// Name and summary of the source.
     fn source(&self, py: Python<'_>) -> PyResult<Option<(String, String)>> {
         Ok(self.source_metadata(py)?.and_then(SourceMetadata::source).map(|s| (s.name, s.summary)))
     }
 
-    /// The latest blob of that type, or the latest by the given epoch and version; `exact`: of just that one.
+    /// The latest blob of that type, or the latest at the given epoch and version; with `exact` only of that
+    /// version.
     #[pyo3(signature = (blob_type, of = None, exact = false))]
     fn find_blob<'py>(
         &self,
@@ -351,7 +353,7 @@ impl Consumer {
         Ok(self.source_metadata(py)?.and_then(|k| k.blob(py, blob_type, of, exact)))
     }
 
-    /// What was heard on the metadata stream, and what became of it.
+    /// Counters of the metadata stream.
     fn metadata_counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.source_metadata(py)?.map_or_else(|| Ok(PyDict::new(py)), |k| k.counters(py))
     }
@@ -379,7 +381,7 @@ impl Consumer {
     }
 }
 
-/// Every reason for a drop: name, meaning, and whether it is part of the span.
+/// Every drop reason: name, meaning, and whether it is part of the span.
 #[pyfunction]
 pub fn drop_reasons() -> Vec<(&'static str, String, bool)> {
     DropReason::ALL.iter().map(|r| (r.as_str(), r.meaning().trim().to_owned(), r.in_span())).collect()

@@ -1,4 +1,4 @@
-//! `AeronCounter`: a number in the media driver's counters; `read_counters`: all of them.
+//! `AeronCounter`: one counter of the media driver; `read_counters`: all of them.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl AeronCounter {
         Ok(Self { counter, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// Counts up; visible to others at the conductor's next round.
+    /// Adds `n`, which others see after the conductor's next duty cycle.
     fn add(&self, py: Python<'_>, n: i64) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         self.counter.add(n);

@@ -1,4 +1,4 @@
-//! One conversion from what went wrong in Rust to the error tree of `tensorpool.errors`.
+//! Conversion of Rust errors to the classes of `tensorpool.errors`.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
@@ -26,7 +26,8 @@ pub fn plain(py: Python<'_>, class: &str, message: &str) -> PyErr {
     raise(py, class, message, |_| Ok(()))
 }
 
-/// Refuses the use of a handle in a forked child, before any lock of a vanished thread is touched.
+/// Refuses the use of a handle in a forked child, before any lock of a thread that does not exist there is
+/// touched.
 #[inline]
 pub fn check_fork(py: Python<'_>, fork_guard: ForkGuard) -> PyResult<()> {
     if fork_guard.is_owner() { Ok(()) } else { Err(forked(py)) }

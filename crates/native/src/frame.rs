@@ -1,4 +1,4 @@
-//! A received frame: read-only memory of a slot that may be overwritten, and the proof that it was not.
+//! A received frame: read-only memory of a slot that may be overwritten, and the check that it was not.
 
 use std::borrow::Cow;
 use std::ffi::c_int;
@@ -19,7 +19,7 @@ use crate::{arrays, errors};
 pub struct Frame {
     frame: plane::Frame,
     origin: Arc<Origin>,
-    /// Moved from received to late already.
+    /// It was already moved from received to late.
     counted_late: AtomicBool,
     fork_guard: ForkGuard,
 }
@@ -60,16 +60,16 @@ impl Frame {
         (self.frame.mapping.epoch, self.frame.slot_ref.info.meta_version)
     }
 
-    /// What is known of its source.
+    /// The metadata of its version.
     #[inline]
     fn shown(&self, py: Python<'_>) -> PyResult<Option<Arc<MetadataView>>> {
         let (epoch, version) = self.version();
         self.origin.view(py, epoch, version)
     }
 
-    /// The version that says that its elements are others than the header has it.
+    /// The version that declares another element type than the header.
     fn extended(&self, py: Python<'_>) -> PyResult<Option<Arc<MetadataView>>> {
-        // A forked child has nobody to ask: there it is what the header says.
+        // A forked child cannot read metadata: there the header's type applies.
         if !self.fork_guard.is_owner() {
             return Ok(None);
         }
@@ -77,7 +77,7 @@ impl Frame {
         self.origin.extended(py, epoch, version, &self.frame.slot_ref.info.tensor)
     }
 
-    /// The array as what it is.
+    /// The array with its declared type.
     fn seen<'py>(&self, array: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         match self.extended(array.py())?.as_ref().and_then(|s| s.extension.as_ref()) {
             Some(extension) => extension.view(&array),
@@ -118,7 +118,7 @@ impl Frame {
         self.frame.slot_ref.info.meta_version
     }
 
-    /// The attributes of its metadata version; None while they are not known, and where there are none.
+    /// The attributes of its metadata version. None while they are unknown, and where there are none.
     #[getter]
     fn meta(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -228,7 +228,7 @@ impl Frame {
             return Ok(false);
         }
         errors::check_fork(py, self.fork_guard)?;
-        // Always looked at, so that the ledger knows; an error on its way out is not replaced.
+        // Always checked, so that the ledger is correct. An error that is being raised is not replaced.
         if !self.check() && exc_type.is_none() {
             return Err(self.overwritten(py));
         }

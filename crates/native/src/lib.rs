@@ -1,4 +1,5 @@
-//! `tensorpool._native`: the border between Rust and Python. One file a concept; this one registers.
+//! `tensorpool._native`: the bindings of the Rust crates to Python. One file per concept; this one registers
+//! them.
 
 use pyo3::prelude::*;
 

@@ -1,4 +1,4 @@
-//! `Mailbox`: events for us, kept by the conductor while the interpreter is busy.
+//! `Mailbox`: the events for one receiver, kept by the conductor while the interpreter is busy.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,8 +24,8 @@ pub struct Mailbox {
 
 #[pymethods]
 impl Mailbox {
-    /// Keeps the events whose tag is one of `tags`, all if there is none; with `correlation_high`, only
-    /// those whose correlation id has that upper half.
+    /// Keeps events whose tag is one of `tags`, or all if there is none. With `correlation_high` only those
+    /// whose correlation id has that upper half.
     #[new]
     #[pyo3(signature = (conductor, channel, stream_id, tags, correlation_high = None))]
     fn new(
@@ -41,7 +41,7 @@ impl Mailbox {
         Ok(Self { mailbox, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// Up to `limit` messages, oldest first; waits up to `timeout` seconds for the first.
+    /// Up to `limit` messages, oldest first. Waits up to `timeout` seconds for the first.
     #[pyo3(signature = (limit = 64, timeout = 0.0))]
     fn take<'py>(&self, py: Python<'py>, limit: usize, timeout: f64) -> PyResult<Bound<'py, PyList>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -53,7 +53,7 @@ impl Mailbox {
         PyList::new(py, messages.unwrap_or_default().iter().map(|m| PyBytes::new(py, m)))
     }
 
-    /// Waits up to `timeout` seconds for a message without taking it.
+    /// Waits up to `timeout` seconds for a message without consuming it.
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.mailbox.wait(bounded(timeout.min(1.0)))))

@@ -1,4 +1,4 @@
-//! `MediaDriver`: Aeron's media driver in this process, and the look for one elsewhere.
+//! `MediaDriver`: Aeron's media driver in this process, and the check for one in another.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -80,13 +80,13 @@ impl MediaDriver {
     }
 }
 
-/// Aeron's own default directory for this user.
+/// Aeron's default directory for this user.
 #[pyfunction]
 pub fn default_aeron_dir() -> String {
     aeron::default_dir()
 }
 
-/// Whether a media driver gave a sign of life in `aeron_dir` within `timeout_ms`.
+/// Whether a media driver in `aeron_dir` has a heartbeat younger than `timeout_ms`.
 #[pyfunction]
 pub fn media_driver_is_active(py: Python<'_>, aeron_dir: &str, timeout_ms: i64) -> bool {
     py.detach(|| aeron::driver_is_active(aeron_dir, timeout_ms))

@@ -1,4 +1,4 @@
-//! `Publication` and `Subscription`: whole messages for what happens per second.
+//! `Publication` and `Subscription`: complete messages, for what happens per second rather than per frame.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl Publication {
         Ok(Self { publication, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// "sent", "back_pressured", "not_connected" or "closed".
+    /// Offers a message. Returns "sent", "back_pressured", "not_connected" or "closed".
     fn offer(&self, py: Python<'_>, message: &[u8]) -> PyResult<&'static str> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(match py.detach(|| self.publication.offer(message)) {
@@ -88,7 +88,7 @@ impl Subscription {
         Ok(Self { subscription, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// Whole messages, however many fragments they came in.
+    /// Complete messages, of any number of fragments.
     #[pyo3(signature = (limit = 64))]
     fn poll<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
         errors::check_fork(py, self.fork_guard)?;

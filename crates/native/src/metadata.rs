@@ -1,4 +1,5 @@
-//! What consumers know of their sources: `MetadataListener`, and the part of it that a consumer's frames ask.
+//! Metadata of sources: `MetadataListener` (Python: `MetadataEar`), and the view of it that a consumer's
+//! frames use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,9 +17,9 @@ use crate::conductor::Conductor;
 use crate::errors;
 use crate::extension::{Extension, Given};
 
-/// Versions whose Python form is kept; frames in flight have a few at most.
+/// Versions whose Python form is kept. Frames in flight have a few at most.
 const MAX_VIEWS: usize = 8;
-/// How long the first look at an epoch's frames waits for what is said of them.
+/// How long the first frame of an epoch waits for its metadata.
 const FIRST_METADATA_WAIT: Duration = Duration::from_millis(100);
 
 #[pyclass(name = "MetadataEar", frozen, module = "tensorpool._native")]
@@ -32,8 +33,8 @@ pub struct MetadataListener {
 
 #[pymethods]
 impl MetadataListener {
-    /// `describe(attributes, version, timestamp_ns)` gives the mapping that frames show, and how their element
-    /// type is carried, if it is: `(carrier, dtype, pair)`.
+    /// `describe(attributes, version, timestamp_ns)` returns the mapping that frames show, and how their
+    /// element type is carried, if it is: `(carrier, dtype, pair)`.
     #[new]
     fn new(
         conductor: &Bound<'_, Conductor>,
@@ -72,13 +73,13 @@ pub struct MetadataView {
     pub extension: Option<Extension>,
 }
 
-/// The metadata of one stream, as its consumer's frames see it.
+/// The metadata of one stream, for its consumer's frames.
 pub struct SourceMetadata {
     listener: Arc<plane::MetadataListener>,
     stream_id: u32,
     describe: Py<PyAny>,
     views: Mutex<Vec<Arc<MetadataView>>>,
-    /// The epoch whose first words were waited for.
+    /// The epoch whose first metadata was waited for.
     awaited: AtomicU64,
     fork_guard: ForkGuard,
 }
@@ -102,7 +103,7 @@ impl SourceMetadata {
         self.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What holds for frames of `epoch` that carry `version`.
+    /// The version that applies to frames of `epoch` with metadata version `version`.
     pub fn at(&self, py: Python<'_>, epoch: u64, version: u32) -> PyResult<Option<Arc<MetadataView>>> {
         let is_match = |s: &&Arc<MetadataView>| {
             s.metadata_version.version == version && s.metadata_version.epoch == Some(epoch)
@@ -115,8 +116,8 @@ impl SourceMetadata {
         self.to_view(py, metadata_version)
     }
 
-    /// Frames and words come on two streams, and Aeron connects them one after the other: who looks at the
-    /// first frame of an epoch gives the words a moment. Once only, for there may be none.
+    /// Frames and metadata come on two streams, and Aeron connects them one after the other. So the first
+    /// frame of an epoch waits briefly for its metadata. Once only, because there may be none.
     #[cold]
     fn await_first(&self, py: Python<'_>, epoch: u64, version: u32) -> Option<Arc<MetadataVersion>> {
         if self.awaited.swap(epoch, Ordering::Relaxed) == epoch {
@@ -198,21 +199,21 @@ impl SourceMetadata {
 
 impl Drop for SourceMetadata {
     fn drop(&mut self) {
-        // In a forked child the lock may be held by a thread that is not there.
+        // In a forked child a thread that does not exist may hold the lock.
         if self.fork_guard.is_owner() {
             self.listener.unsubscribe(self.stream_id);
         }
     }
 }
 
-/// Where a consumer's frames come from; one for all of them.
+/// The origin of a consumer's frames, shared by all of them.
 pub struct Origin {
     pub counters: Arc<Counters>,
     pub metadata: Option<SourceMetadata>,
 }
 
 impl Origin {
-    /// What is known of frames of that epoch and version. Version 0 is none.
+    /// The metadata of frames of that epoch and version. Version 0 is none.
     #[inline]
     pub fn view(&self, py: Python<'_>, epoch: u64, version: u32) -> PyResult<Option<Arc<MetadataView>>> {
         match &self.metadata {
@@ -221,7 +222,7 @@ impl Origin {
         }
     }
 
-    /// The version, where it says that the tensor's elements are others than its header has it.
+    /// The version, if it declares another element type than the tensor's header.
     pub fn extended(
         &self,
         py: Python<'_>,

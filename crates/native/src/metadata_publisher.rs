@@ -1,4 +1,5 @@
-//! `MetadataPublisher`: what a producer says of itself, again and again, off the interpreter.
+//! `MetadataPublisher` (Python: `Bulletin`): publishes a producer's metadata periodically, on the conductor's
+//! thread.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ pub struct MetadataPublisher {
 
 #[pymethods]
 impl MetadataPublisher {
-    /// Says what is put here every `period_ns`, blobs every `blob_period_ns`; all of it to who says hello.
+    /// Publishes attributes every `period_ns` and blobs every `blob_period_ns`; all of them after each new
+    /// hello.
     #[new]
     #[pyo3(signature = (producer, channel, stream_id, *, period_ns, blob_period_ns))]
     fn new(
@@ -44,8 +46,8 @@ impl MetadataPublisher {
         Ok(Self { publisher, conductor, id, fork_guard: ForkGuard::current() })
     }
 
-    /// An encoded `DataSourceAnnounce`, whose producer and epoch are filled in, and a `DataSourceMeta`. Said at
-    /// once, and from then on in place of what stood here.
+    /// Publishes an encoded `DataSourceAnnounce`, whose producer and epoch are filled in, and a
+    /// `DataSourceMeta`, at once and from then on in place of earlier ones.
     #[pyo3(name = "put")]
     fn publish(&self, py: Python<'_>, announce: Vec<u8>, meta: Vec<u8>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
@@ -55,7 +57,7 @@ impl MetadataPublisher {
         Err(PyValueError::new_err("the first message is no DataSourceAnnounce"))
     }
 
-    /// A blob in place of the one of its type; it holds from the metadata version on.
+    /// Replaces the blob of its type. It applies from the metadata version on.
     fn put_blob(&self, py: Python<'_>, blob_type: u32, version: u32, data: PyBuffer<u8>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         let bytes = data.to_vec(py)?;
@@ -63,7 +65,7 @@ impl MetadataPublisher {
         Ok(())
     }
 
-    /// No more of that blob; False if there was none.
+    /// Removes a blob. False if there was none.
     fn remove_blob(&self, py: Python<'_>, blob_type: u32) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.publisher.take_blob(blob_type)))
@@ -75,7 +77,7 @@ impl MetadataPublisher {
         Ok(py.detach(|| self.publisher.is_ready()))
     }
 
-    /// The longest message that the stream takes; None while there is no stream.
+    /// The longest message that the stream accepts. None while there is no publication.
     #[getter]
     fn max_message_length(&self, py: Python<'_>) -> PyResult<Option<usize>> {
         errors::check_fork(py, self.fork_guard)?;

@@ -1,10 +1,10 @@
-//! `Offered`: what became of a frame.
+//! `OfferResult` (Python: `Offered`): the outcome of an offered frame.
 
 use pyo3::prelude::*;
 use tensorpool_dataplane::producer as plane;
 use tensorpool_dataplane::producer::Outcome;
 
-/// What became of an offered frame. True if it was published.
+/// The outcome of an offered frame. True if it was published.
 #[pyclass(name = "Offered", frozen, module = "tensorpool._native")]
 pub struct OfferResult {
     result: plane::OfferResult,

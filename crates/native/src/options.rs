@@ -1,4 +1,4 @@
-//! What a consumer would like and what a producer grants, as Python says it: dicts of plain values.
+//! Options of consumers, producers and leases, passed from Python as dicts.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -94,7 +94,7 @@ pub fn consumer_state<'py>(py: Python<'py>, state: &ConsumerState) -> PyResult<B
     Ok(dict)
 }
 
-/// Handed over as a dict.
+/// Options of a lease, as a dict.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct LeaseParameters {
@@ -128,7 +128,7 @@ impl LeaseParameters {
     }
 }
 
-/// `code` and `message` say why there is no lease; both are None while there is nothing to complain about.
+/// The state of a lease. `code` and `message` say why there is none, and are None otherwise.
 pub fn lease_status<'py>(py: Python<'py>, lease: Option<&Lease>) -> PyResult<Option<Bound<'py, PyDict>>> {
     let Some(lease) = lease else { return Ok(None) };
     let status = py.detach(|| lease.status());

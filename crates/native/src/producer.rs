@@ -1,4 +1,4 @@
-//! `Producer`: offer a copy, or claim a slot and write in place.
+//! `Producer`: offers a copy of an array, or claims a slot to write in place.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ use crate::options::{self, GrantOptions, LeaseParameters};
 use crate::progress::{self, Meter};
 use crate::slot::Slot;
 
-/// Up to this size the copy is over before another thread that gets the interpreter would have woken up.
+/// Up to this size the copy ends before another thread could have acquired the interpreter.
 const KEEPS_INTERPRETER_BYTES: u64 = 64 << 10;
 
 #[pyclass(frozen, subclass, module = "tensorpool._native")]
@@ -43,13 +43,13 @@ impl Producer {
         (self.producer.clone(), self.conductor.clone_ref(py))
     }
 
-    /// What does the work, for another part of this process.
+    /// The native producer, for other parts of this process.
     pub fn plane(&self, py: Python<'_>) -> PyResult<Arc<plane::Producer>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.producer.clone())
     }
 
-    /// Asks the Python side to declare a type that has no number on the wire. False: it stays refused.
+    /// Asks Python to declare a type without a number in the registry. False: it stays refused.
     #[cold]
     fn declare(slf: &Bound<'_, Self>, refused: &PyErr, named: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let value = refused.value(slf.py());
@@ -64,7 +64,7 @@ impl Producer {
         }
     }
 
-    /// The registry's number for a type to claim, and how it is carried, with the version that says so.
+    /// The registry number of a type to claim, how it is carried, and the version that declares it.
     fn element(
         slf: &Bound<'_, Self>,
         dtype: &Bound<'_, PyAny>,
@@ -86,7 +86,7 @@ impl Producer {
     }
 }
 
-/// Regions that this process made, handed over as a dict.
+/// Regions that this process created, as a dict.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct OwnedRegions {
@@ -122,7 +122,7 @@ impl OwnedRegions {
 
 #[pymethods]
 impl Producer {
-    /// With `own` regions it maps and announces them; with a `lease` it writes into what a driver gives it.
+    /// With `own` regions it maps and announces them. With a `lease` it writes into a driver's regions.
     #[new]
     #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, publish_timestamps, prefault, announce_period_ns, qos_period_ns, grants, own = None, lease = None))]
     fn new(
@@ -178,7 +178,8 @@ impl Producer {
         })
     }
 
-    /// Frames from here on carry this metadata version, and arrays of the extension's type go as its carrier.
+    /// Frames from here on carry this metadata version, and arrays of the extension's type are sent as its
+    /// carrier.
     #[pyo3(signature = (meta_version, extension = None))]
     fn describe(&self, py: Python<'_>, meta_version: u32, extension: Option<Given<'_>>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
@@ -186,14 +187,14 @@ impl Producer {
         Ok(())
     }
 
-    /// The metadata version that frames carry; 0 is none.
+    /// The metadata version of frames. 0: none.
     #[getter]
     fn meta_version(&self, py: Python<'_>) -> PyResult<u32> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.declared.now().0)
     }
 
-    /// How the lease stands; None for one that owns its regions.
+    /// The state of the lease. None for a producer that owns its regions.
     fn lease<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         errors::check_fork(py, self.fork_guard)?;
         options::lease_status(py, self.producer.lease())
@@ -236,7 +237,7 @@ impl Producer {
         Ok(OfferResult::new(result))
     }
 
-    /// A slot to write into. Raises ClaimRefused where an offer would be dropped.
+    /// Claims a slot to write into. Raises ClaimRefused where an offer would be dropped.
     #[pyo3(signature = (shape, dtype, *, order = "C", progress = None, timestamp_ns = None, meta_version = None, trace_id = 0))]
     fn claim(
         slf: &Bound<'_, Self>,
@@ -307,7 +308,7 @@ impl Producer {
         Ok(py.detach(|| self.producer.epoch()))
     }
 
-    /// The sequence the next frame will get.
+    /// The sequence of the next frame.
     #[getter]
     fn next_seq(&self, py: Python<'_>) -> PyResult<u64> {
         errors::check_fork(py, self.fork_guard)?;
@@ -355,20 +356,20 @@ impl Producer {
         Ok(dict)
     }
 
-    /// Whether someone wants to hear of frames that are still filling, and can be told.
+    /// Whether a consumer asks for progress, and it can be sent.
     #[getter(has_listeners)]
     fn has_progress_consumers(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.producer.has_progress_consumers())
     }
 
-    /// Consumers known by their hellos, and those with a descriptor stream of their own.
+    /// Consumers that sent a hello, and those with a per-consumer descriptor stream.
     fn consumers(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.consumers()))
     }
 
-    /// Consumers that have mapped the epoch which is written now, by the QoS that they report.
+    /// Consumers that have mapped the current epoch, by their QoS reports.
     fn readers(&self, py: Python<'_>) -> PyResult<usize> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.readers()))

@@ -1,4 +1,4 @@
-//! Frames that are still filling: what a producer counts them in, and what a consumer may read of them.
+//! Partial frames: the unit of a producer's progress, and what a consumer may read.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tensorpool_dataplane::consumer as plane;
 use crate::metadata::{MetadataView, Origin};
 use crate::{arrays, errors};
 
-/// The unit by its word, the spec that declares it, and the bytes of one.
+/// The spec with the unit of that name, the bytes of one unit, and the unit.
 pub fn in_unit(spec: TensorSpec, unit_name: &str) -> PyResult<(TensorSpec, u32, Unit)> {
     let (unit, remedy) = match unit_name {
         "rows" => (Unit::Rows, "rows follow one another only in order \"C\""),
@@ -36,7 +36,7 @@ pub fn in_unit(spec: TensorSpec, unit_name: &str) -> PyResult<(TensorSpec, u32, 
     Ok((spec, stride, unit))
 }
 
-/// How far a slot is, in the unit that it was claimed with.
+/// The progress of a slot, in the unit it was claimed with.
 pub struct Meter {
     unit_bytes: u64,
     /// How many units there are, and how many of them are filled.
@@ -60,7 +60,7 @@ impl Meter {
         self.filled
     }
 
-    /// The bytes that are in place once `units` are.
+    /// The filled bytes once `units` are filled.
     pub fn raise_to(&mut self, units: u64) -> PyResult<u64> {
         let Self { filled, unit_name, .. } = *self;
         if units > self.units {
@@ -89,7 +89,7 @@ impl Progress {
         Self { part, origin, fork_guard }
     }
 
-    /// The version that says that its elements are others than the header has it.
+    /// The version that declares another element type than the header.
     fn extended(&self, py: Python<'_>) -> PyResult<Option<Arc<MetadataView>>> {
         if !self.fork_guard.is_owner() {
             return Ok(None);
@@ -98,7 +98,7 @@ impl Progress {
         self.origin.extended(py, self.part.mapping.epoch, info.meta_version, &info.tensor)
     }
 
-    /// The number of whole slices along `axis`, if those are what follows one another.
+    /// The number of complete slices along `axis`, if those are contiguous.
     fn along(&self, axis: usize) -> Option<i32> {
         self.part.filled_slices.filter(|w| w.axis == axis).map(|w| w.count)
     }
@@ -140,13 +140,13 @@ impl Progress {
         self.part.filled
     }
 
-    /// The bytes that the frame will have.
+    /// Bytes of the complete frame.
     #[getter]
     fn nbytes(&self) -> u32 {
         self.part.slot_ref.info.values_len_bytes
     }
 
-    /// The shape that the frame will have.
+    /// Shape of the complete frame.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let shape = self.part.slot_ref.info.tensor.shape();
@@ -164,21 +164,21 @@ impl Progress {
         })
     }
 
-    /// Whole rows that may be read; None for a frame that does not fill row by row.
+    /// Complete rows that may be read. None for a frame that is not written row by row.
     #[getter]
     fn rows(&self) -> Option<i32> {
         let is_row_major = self.part.slot_ref.info.tensor.major_order == MAJOR_ORDER_ROW;
         self.along(0).filter(|_| is_row_major)
     }
 
-    /// Whole columns that may be read; None for a frame that does not fill column by column.
+    /// Complete columns that may be read. None for a frame that is not written column by column.
     #[getter]
     fn columns(&self) -> Option<i32> {
         let tensor = &self.part.slot_ref.info.tensor;
         self.along(1).filter(|_| tensor.ndims == 2 && tensor.major_order == MAJOR_ORDER_COLUMN)
     }
 
-    /// What may be read: the whole rows (or columns) so far. Read-only, and not copied.
+    /// The complete rows (or columns) so far. Read-only, and not copied.
     #[getter]
     fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
@@ -189,7 +189,7 @@ impl Progress {
         let mut shape = tensor.dims;
         match part.filled_slices {
             Some(filled_slices) => shape[filled_slices.axis] = filled_slices.count,
-            // Nothing of it is known to be there.
+            // It is unknown which part is filled.
             None => shape[filled::outermost(tensor.major_order, tensor.ndims)] = 0,
         }
         let data = part.mapping.payload(part.slot_ref.pool, part.slot_ref.seq);
@@ -204,7 +204,7 @@ impl Progress {
         }
     }
 
-    /// Whether the slot is still this frame's: what was read of it is what was written.
+    /// Whether the slot still belongs to this frame, so that what was read is valid.
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.is_unchanged())
@@ -256,7 +256,7 @@ impl Progress {
     }
 }
 
-/// What the consumer's counters say of progress.
+/// A consumer's progress counters.
 pub fn counters(counters: &Arc<plane::Counters>) -> [(&'static str, u64); 5] {
     let c = &counters.progress;
     let get = |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);

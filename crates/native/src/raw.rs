@@ -1,4 +1,4 @@
-//! `RawPublication` and `RawSubscription`: bytes over Aeron and nothing else, to measure the bridge against.
+//! `RawPublication` and `RawSubscription`: plain bytes over Aeron, the baseline of the bridge's benchmark.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl RawPublication {
         Ok(Self { publication, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// Sends `frame` so many times, cut as the MTU allows; False if that was not possible in time.
+    /// Sends `frame` `times` times, divided as the MTU allows. False if that took longer than `timeout`.
     #[pyo3(signature = (frame, times = 1, timeout = 10.0))]
     fn send(&self, py: Python<'_>, frame: &[u8], times: u64, timeout: f64) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
@@ -68,14 +68,14 @@ impl RawSubscription {
         Ok(Self { subscription, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// Takes bytes and throws them away until there were `total` of them; False if not in time.
+    /// Receives and drops `total` bytes. False if that took longer than `timeout`.
     #[pyo3(signature = (total, timeout = 10.0))]
     fn receive(&self, py: Python<'_>, total: u64, timeout: f64) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.subscription.receive(total, seconds(timeout))))
     }
 
-    /// All bytes so far.
+    /// Bytes received so far.
     #[getter]
     fn received(&self) -> u64 {
         self.subscription.received()

@@ -1,4 +1,5 @@
-//! `Recorder`: the loop that takes frames into arenas; `Arena`: rows, gaps and payloads on their way to disk.
+//! `Recorder`: the loop that copies frames into arenas; `Arena`: rows, gaps and payloads on their way to
+//! disk.
 
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ impl Recorder {
         Ok(Self { recorder: Arc::new(recorder), fork_guard: ForkGuard::current() })
     }
 
-    /// Reads `consumer` from here on; `resume` is the epoch and the last sequence that are recorded already.
+    /// Records `consumer` from here on. `resume`: the epoch and last sequence that are recorded already.
     #[pyo3(signature = (consumer, resume = None))]
     fn add(
         &self,
@@ -55,7 +56,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Stops reading a stream. What there is of it can still be taken.
+    /// Stops reading a stream. Its recorded frames can still be taken.
     fn remove(&self, py: Python<'_>, stream_id: u32) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         py.detach(|| self.recorder.remove(stream_id));
@@ -69,7 +70,7 @@ impl Recorder {
         Ok(taken.map(|arena| Arena { arena }))
     }
 
-    /// Has everything handed over; False if it was not within `timeout` seconds.
+    /// Hands over everything recorded so far. False if that took longer than `timeout` seconds.
     fn flush(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.recorder.flush(bounded(timeout))))
@@ -87,13 +88,13 @@ impl Recorder {
         Ok(())
     }
 
-    /// The buffer in use and as a whole, and for each stream rows, bytes, lost sequences and strays.
+    /// The buffer in use and in total, and for each stream rows, bytes, lost sequences and strays.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
-        let ((used, total), lanes, waiting) =
+        let ((used, total), streams_stats, waiting) =
             py.detach(|| (self.recorder.buffer(), self.recorder.stats(), self.recorder.waiting()));
         let streams = PyDict::new(py);
-        for stream in lanes {
+        for stream in streams_stats {
             let (stats, counts) = (PyDict::new(py), stream.counts);
             stats.set_item("rows", counts.rows)?;
             stats.set_item("bytes", counts.bytes)?;
@@ -109,7 +110,7 @@ impl Recorder {
         Ok(dict)
     }
 
-    /// Ends the loop. What is there can still be taken.
+    /// Ends the loop. Recorded frames can still be taken.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         py.detach(|| self.recorder.close());
@@ -122,12 +123,12 @@ impl Drop for Recorder {
         if !self.fork_guard.is_owner() {
             return self.recorder.forget();
         }
-        // Forgotten without a close: the loop ends within a turn, and needs no interpreter for that.
+        // Dropped without a close: the loop ends within one duty cycle, and needs no interpreter for that.
         self.recorder.close();
     }
 }
 
-/// Its memory goes back to the recorder with the last array that shows it.
+/// Its memory is recycled once the last array over it is dropped.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Arena {
     arena: rows::Arena,
@@ -149,7 +150,7 @@ impl Arena {
         self.arena.rows.len()
     }
 
-    /// The bytes of all rows, one after the other: see `tensorpool.recorder.arena.ROW`.
+    /// The bytes of all rows, in order: see `tensorpool.recorder.arena.ROW`.
     #[getter]
     fn rows<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let rows = &slf.get().arena.rows;
@@ -184,7 +185,7 @@ fn bytes<'py>(arena: &Bound<'py, Arena>, at: *mut u8, len: usize) -> PyResult<Bo
     unsafe { arrays::view(at, DTYPE_UINT8, &[len], &[1], false, arena.clone().into_any()) }
 }
 
-/// Why a recorder loses frames that it could have had: name and meaning.
+/// Why a recorder loses frames: name and meaning.
 #[pyfunction]
 pub fn recorder_reasons() -> Vec<(&'static str, &'static str)> {
     stream_buffer::REASONS.to_vec()

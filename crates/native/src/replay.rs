@@ -1,4 +1,5 @@
-//! `ReplayRows` and `play_rows`: recorded frames back through producers, without the interpreter.
+//! `ReplayRows` and `replay_rows` (Python: `play_rows`): publication of recorded frames through producers,
+//! without the interpreter.
 
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::exceptions::PyValueError;
@@ -11,7 +12,7 @@ use tensorpool_dataplane::replay::{ReplayStream, ReplayWindow, Row, RowTable, St
 use crate::checksum::PinnedBuffer;
 use crate::producer::Producer;
 
-/// The rows of one batch of a recording, ready to be played. Holds the memory that their payloads lie in.
+/// The rows of one batch of a recording, ready to be published. Holds the memory of their payloads.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct ReplayRows {
     pinned: PinnedBuffer,
@@ -20,7 +21,7 @@ pub struct ReplayRows {
 
 #[pymethods]
 impl ReplayRows {
-    /// All columns have one row a frame, `dims` and `strides` eight numbers each.
+    /// All columns have one row per frame, `dims` and `strides` eight numbers each.
     #[new]
     #[pyo3(signature = (arena, *, payload_at, payload_bytes, crc32c, dtype, major_order, ndims, dims, strides, timestamp_ns, meta_version, trace_id))]
     fn new(
@@ -81,12 +82,13 @@ impl ReplayRows {
         self.table.len()
     }
 
-    /// Rows whose payload is not what was written. Reads all of them, so that they are in memory afterwards.
+    /// Rows whose payload does not match its checksum. Reads all payloads, so that they are in memory
+    /// afterwards.
     fn damaged(&self, py: Python<'_>) -> Vec<u32> {
         py.detach(|| self.table.damaged(self.pinned.bytes()))
     }
 
-    /// Brings the payloads into memory, and their pages into the page table, as far as the system can.
+    /// Loads the payloads into memory, and their pages into the page table, as far as possible.
     fn fetch(&self, py: Python<'_>) {
         py.detach(|| {
             let bytes = self.pinned.bytes();
@@ -97,9 +99,9 @@ impl ReplayRows {
     }
 }
 
-/// Plays a score: entry by entry the row of a lane, when it is due. `lanes` are (producer, rows, what is added to
-/// timestamps). Returns the first entry that was not played, why, in which lane, then bytes, frames that no
-/// reader would take, frames that were late, and the latest.
+/// Publishes a replay window: for each entry a row of a stream, when it is due. `lanes` are (producer, rows,
+/// time added to timestamps). Returns the first entry that was not published, the reason, its stream, then
+/// bytes, frames that every reader would refuse, late frames, and the largest delay.
 #[pyfunction]
 #[pyo3(name = "play_rows", signature = (lanes, *, lane, row, due_ns, start, until_ns))]
 pub fn replay_rows<'py>(

@@ -1,4 +1,5 @@
-//! `ReportReader`: what thousands say every second, read off the interpreter; the rest is left to it.
+//! `ReportReader` (Python: `Hearing`): decodes the frequent messages of a system in native code, and leaves
+//! the others to Python.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -27,7 +28,7 @@ pub struct ReportReader {
 
 #[pymethods]
 impl ReportReader {
-    /// Takes the named tuples that it makes, and remembers up to `most_bytes` of what was said.
+    /// Takes the named tuples to create, and caches up to `most_bytes` of messages.
     #[new]
     fn new(
         py: Python<'_>,
@@ -48,7 +49,7 @@ impl ReportReader {
         })
     }
 
-    /// Events for reports, and for what was said before where it came to one; else the message as it is.
+    /// Events of QoS reports and of cached messages. Any other message is returned unchanged.
     #[pyo3(name = "heard")]
     fn read_wire<'py>(
         &self,
@@ -88,7 +89,7 @@ impl ReportReader {
         PyList::new(py, events)
     }
 
-    /// Events for accounts and latencies in the form of our own attachments; else the message as it is.
+    /// Events of status reports and latencies in our own form. Any other message is returned unchanged.
     #[pyo3(name = "told")]
     fn read_status<'py>(
         &self,
@@ -113,10 +114,10 @@ impl ReportReader {
         PyList::new(py, events)
     }
 
-    /// What a message comes to when it is said again: an event, or nothing.
+    /// Caches the event, or its absence, of a message.
     #[pyo3(name = "remember", signature = (message, event))]
     fn cache(&self, message: &[u8], event: Event) {
-        // What is dropped may run code of its own: not while the lock is held.
+        // A dropped object may run code of its own, so not while the lock is held.
         let gone = self.lock().insert(message, event);
         drop(gone);
     }
@@ -142,7 +143,7 @@ impl ReportReader {
         self.lock().get(bytes).map(|event| event.as_ref().map(|report| report.clone_ref(py)))
     }
 
-    /// A named tuple, past its constructor in Python: there are thousands a second.
+    /// Creates a named tuple without calling its Python constructor, because there are thousands a second.
     fn event<'py>(
         &self,
         py: Python<'py>,

@@ -1,4 +1,4 @@
-//! Region files for their owner, and a look at one for anybody.
+//! Functions on region files: create, assign, remove and read.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -22,7 +22,8 @@ use crate::errors;
 /// The directory of an epoch, the URI of its header ring, and (pool id, stride, URI) of each pool.
 type EpochTuple = (PathBuf, String, Vec<(u16, u32, String)>);
 
-/// Makes the regions of an epoch; gives the directory, the header's URI and (pool id, stride, URI).
+/// Creates the regions of an epoch. Returns the directory, the header's URI and (pool id, stride, URI) of
+/// each pool.
 #[pyfunction]
 #[pyo3(signature = (*, base, user, namespace, stream_id, epoch, nslots, pools, require_hugepages = false, prefault = false, dir_mode = 0o700, file_mode = 0o600, group = None))]
 pub fn create_epoch(
@@ -61,8 +62,8 @@ pub fn create_epoch(
     Ok(to_tuple(files))
 }
 
-/// Gives clean regions a further epoch: renames their directory, rewrites every superblock. A refusal
-/// changes nothing; after any other failure the regions are gone.
+/// Assigns a later epoch to regions that no writer held: renames their directory, rewrites every superblock.
+/// A refusal changes nothing. After any other failure the regions are removed.
 #[pyfunction]
 #[pyo3(signature = (directory, *, epoch, stream_id, nslots, pools, require_hugepages = false))]
 pub fn assign_epoch(
@@ -97,7 +98,7 @@ pub fn remove_epoch(py: Python<'_>, directory: PathBuf) -> PyResult<()> {
     Ok(py.detach(|| create::remove_epoch(&directory))?)
 }
 
-/// Judges a region as a consumer would, and gives its superblock. `pool_id` None: a header ring.
+/// Validates a region as a consumer would, and returns its superblock. `pool_id` None: a header ring.
 #[pyfunction]
 #[pyo3(signature = (uri, *, base_dirs, epoch, stream_id, nslots, pool_id = None, stride_bytes = 0, layout_version = 1))]
 pub fn open_region<'py>(
@@ -121,7 +122,7 @@ pub fn open_region<'py>(
     superblock_dict(py, &region.map_err(|e| errors::region(py, &e))?.superblock())
 }
 
-/// The fields of a superblock, whatever they say.
+/// The fields of a superblock, valid or not.
 #[pyfunction]
 pub fn read_superblock<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyDict>> {
     let head: &[u8; SUPERBLOCK_SIZE] = data
@@ -148,7 +149,7 @@ fn superblock_dict<'py>(py: Python<'py>, block: &Superblock) -> PyResult<Bound<'
     Ok(dict)
 }
 
-/// (path, require_hugepages) of a region URI; ValueError with the reason if it is none.
+/// (path, require_hugepages) of a region URI. Raises ValueError with the reason if it is invalid.
 #[pyfunction]
 pub fn parse_region_uri(uri: &str) -> PyResult<(String, bool)> {
     let parsed = RegionUri::parse(uri).map_err(|e| PyValueError::new_err(format!("{uri:?}: {e}")))?;
@@ -161,7 +162,7 @@ pub fn sanitize_user(name: &str) -> String {
     create::sanitize_user(name)
 }
 
-/// A lock on a file that dies with its holder.
+/// A file lock that is released when its holder dies.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct FileLock {
     lock: Mutex<Option<file_lock::FileLock>>,
@@ -170,7 +171,7 @@ pub struct FileLock {
 
 #[pymethods]
 impl FileLock {
-    /// Raises LockHeld, with what the holder wrote, if someone else has it.
+    /// Raises LockHeld, with the holder's text, if another process holds it.
     #[new]
     fn new(py: Python<'_>, path: PathBuf, holder: &str) -> PyResult<Self> {
         match file_lock::FileLock::acquire(&path, holder) {

@@ -17,14 +17,14 @@ use crate::extension::Extension;
 use crate::offer_result::OfferResult;
 use crate::progress::Meter;
 
-/// Keeps a mapping alive for the arrays that look into it.
+/// Keeps a mapping alive for arrays over its memory.
 #[pyclass(frozen, module = "tensorpool._native")]
 struct Pin(#[allow(dead_code)] Arc<MappedEpoch>);
 
 struct SlotState {
     claim: Option<plane::Claim>,
     stamp: FrameStamp,
-    /// How far it is, where it was claimed with progress.
+    /// Its progress, if it was claimed with progress.
     meter: Option<Meter>,
     array: Option<Py<PyAny>>,
     result: Option<plane::OfferResult>,
@@ -71,7 +71,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Takes the claim out, and the right to write from the array that was given out.
+    /// Takes the claim, and makes the array that was given out read-only.
     fn end(&self, py: Python<'_>) -> PyResult<Option<plane::Claim>> {
         errors::check_fork(py, self.fork_guard)?;
         let (claim, array) = {
@@ -118,25 +118,25 @@ impl Slot {
         self.state().claim.as_ref().map(|c| c.seq).ok_or_else(|| ended(py))
     }
 
-    /// What became of the frame; None while the slot is open or after it was abandoned.
+    /// The outcome of the frame. None while the slot is open, or after it was abandoned.
     #[getter]
     fn result(&self, py: Python<'_>) -> PyResult<Option<OfferResult>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.state().result.map(OfferResult::new))
     }
 
-    /// So many more rows, columns or bytes are in place: told to those who want to know, not too often.
+    /// `count` more rows, columns or bytes are written. Sends progress, at most at the pace of the consumers.
     #[pyo3(signature = (count = 1))]
     fn advance(&self, py: Python<'_>, count: u64) -> PyResult<()> {
         self.raise(py, |filled| filled.saturating_add(count))
     }
 
-    /// The same with the number of them from the start, as a DMA engine reports it.
+    /// As `advance` with the total from the start, as a DMA engine reports it.
     fn advance_to(&self, py: Python<'_>, total: u64) -> PyResult<()> {
         self.raise(py, |_| total)
     }
 
-    /// How many rows, columns or bytes are in place.
+    /// How many rows, columns or bytes are written.
     #[getter]
     fn filled(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -178,7 +178,7 @@ impl Slot {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let _ = (exc, traceback);
-        // An error on its way out of the block, in a forked child too, is not replaced.
+        // An exception that leaves the block is not replaced, in a forked child either.
         if exc_type.is_some() && !self.fork_guard.is_owner() {
             return Ok(false);
         }

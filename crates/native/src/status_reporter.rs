@@ -1,4 +1,5 @@
-//! `StatusReporter`: what a producer or consumer tells those who watch, off the interpreter.
+//! `StatusReporter` (Python: `Reporter`): publishes the status of a producer or consumer, on the conductor's
+//! thread.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::consumer::Consumer;
 use crate::errors;
 use crate::producer::Producer;
 
-/// Of whom is told.
+/// The endpoint that is reported.
 #[derive(FromPyObject)]
 enum ReportSubject<'py> {
     Consumer(Bound<'py, Consumer>),
@@ -29,8 +30,9 @@ pub struct StatusReporter {
 
 #[pymethods]
 impl StatusReporter {
-    /// `status`: channel and stream id on which is told what is: a consumer's latency, the account; `counters`:
-    /// whether a few numbers stand among the media driver's.
+    /// `status`: channel and stream id of the status stream; `latency` and `account`: whether a consumer's
+    /// latency and the status report are published there; `counters`: whether counters are added to the media
+    /// driver's.
     #[new]
     #[pyo3(signature = (of, *, status, latency, account, counters, period_ns))]
     fn new(
@@ -64,7 +66,7 @@ impl StatusReporter {
         Ok(Self { reporter, conductor, id, fork_guard: ForkGuard::current() })
     }
 
-    /// The producer's frames are made from those of that stream, too: told with its account.
+    /// The producer's frames are also made from those of that stream, which its status report names.
     #[pyo3(name = "note_source")]
     fn add_source(&self, stream_id: u32) {
         self.reporter.add_source(stream_id);

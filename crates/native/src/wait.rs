@@ -1,14 +1,14 @@
-//! Waiting without the interpreter, in slices short enough for a Ctrl-C.
+//! Waits without the interpreter, in slices short enough for a Ctrl-C.
 
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use tensorpool_dataplane::consumer::Waited;
 
-/// How long a wait stays away from the interpreter before it looks for a Ctrl-C.
+/// How long a wait runs without the interpreter before it checks for a Ctrl-C.
 const SIGNAL_CHECK: Duration = Duration::from_millis(50);
 
-/// When to give up; None for never.
+/// The end of a wait. None: no end.
 pub fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     match timeout {
         None => Ok(None),
@@ -21,12 +21,12 @@ pub fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     }
 }
 
-/// Any number of seconds that people may write, as a time that can be waited for.
+/// Seconds as users write them, clamped to a valid duration.
 pub fn bounded(seconds: f64) -> Duration {
     Duration::from_secs_f64(if seconds.is_nan() { 0.0 } else { seconds.clamp(0.0, 1e9) })
 }
 
-/// Asks again and again, each time for as long as it is given, until there is an answer or the time is over.
+/// Calls `ask` with a slice of the remaining time until it returns a result or the time is over.
 pub fn in_slices<T: Send>(
     py: Python<'_>,
     deadline: Option<Instant>,
@@ -43,7 +43,7 @@ pub fn in_slices<T: Send>(
     }
 }
 
-/// Waits for frames, or whatever else ends the waiting.
+/// Waits for frames, or for another end of the wait.
 pub fn until(
     py: Python<'_>,
     deadline: Option<Instant>,

@@ -1,18 +1,19 @@
-//! What became of a stream's frames, by the session that they came in. Pure and bounded.
+//! The ledger of a received stream, by the Aeron session that its frames came in. Pure and bounded.
 //!
-//! A sender's account begins at a place in its session. Whoever heard it later than the frames came has to know
-//! which of them were behind that place: so the last ones are noted with where they ended, until that was asked.
+//! A sender's ledger begins at a position of its session. A receiver that learns the position later than the
+//! frames came must know which frames are behind it. So the last frames are noted with the position where
+//! they ended, until the position is known.
 
 use std::collections::VecDeque;
 
 use crate::bridge::assembly::{AssemblyCounters, ChunkOutcome, Loss};
 
-/// Sessions that are remembered, and that a sender's account names; that which was quiet for longest goes first.
+/// Sessions kept, and sessions that a sender's ledger names. The one that was idle longest is evicted first.
 pub const MAX_SESSIONS: usize = 16;
-/// Frames that may have come since the place that is asked for.
+/// Frames that may have come since the requested position.
 const MAX_NOTED: usize = 1024;
 
-/// Frames, each in one of them.
+/// Frame counts. Each frame is in one of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub delivered: u64,
@@ -41,7 +42,7 @@ impl Counts {
         }
     }
 
-    /// What a sender's account is held against: frames that never came whole are not among it.
+    /// The total to compare with a sender's ledger. Frames that never came completely are not part of it.
     fn total(&self) -> u64 {
         let lost = Loss::ALL.iter().filter(|why| !why.is_incomplete()).map(|why| self.lost[*why as usize]);
         self.delivered + self.turned_away + lost.sum::<u64>()
@@ -74,44 +75,44 @@ impl Fate {
     }
 }
 
-/// The latest frames of a session, each with the position where it was decided.
+/// The latest frames of a session, each with the position where its outcome was decided.
 #[derive(Default)]
 struct Notes {
     all: VecDeque<(i64, Fate)>,
-    /// Of those up to here nothing is noted any more.
+    /// Frames up to this position are no longer noted.
     from: Option<i64>,
     count: u64,
 }
 
 struct SessionEntry {
     session: i32,
-    /// Up to when another session's turn came.
+    /// Counts up to the last change to another session.
     counts: Counts,
     notes: Option<Notes>,
 }
 
-/// Where an account begins.
+/// Where a ledger begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LedgerStart {
-    /// What had been counted of that session up to there.
+    /// The counts of that session up to there.
     At(Counts),
-    /// Not all up to there has been read yet.
+    /// The session has not been read up to there yet.
     Ahead,
     /// Too long ago.
     Unknown,
 }
 
-/// The sessions of one stream; the last is that which frames come in at the moment.
+/// The sessions of one stream. The last is the current one.
 #[derive(Default)]
 pub struct SessionLedger {
     all: Vec<SessionEntry>,
-    /// How the tally stood when the present session's turn came.
+    /// The counters when the current session began.
     since: Counts,
     forgotten: bool,
 }
 
 impl SessionLedger {
-    /// What is counted from here on is of that session.
+    /// Counts from here on belong to that session.
     #[inline]
     pub fn set_session(&mut self, session: i32, counters: &AssemblyCounters) {
         if self.all.last().is_none_or(|a| a.session != session) {
@@ -138,7 +139,7 @@ impl SessionLedger {
         self.all.push(entry);
     }
 
-    /// What became of a chunk that ended at `position` of the present session.
+    /// Notes the outcome of a chunk that ended at `position` of the current session.
     #[inline]
     pub fn note(&mut self, step: ChunkOutcome, position: impl FnOnce() -> i64) {
         if step == ChunkOutcome::Taken {
@@ -161,7 +162,7 @@ impl SessionLedger {
         counts
     }
 
-    /// All that was counted of these sessions; false if one of them may have been forgotten.
+    /// The counts of these sessions. False if one of them may have been evicted.
     pub fn sum(&self, sessions: &[i32], counters: &AssemblyCounters) -> (Counts, bool) {
         let (mut sum, mut known) = (Counts::default(), 0);
         for at in (0..self.all.len()).filter(|at| sessions.contains(&self.all[*at].session)) {
@@ -171,8 +172,8 @@ impl SessionLedger {
         (sum, known == sessions.len() || !self.forgotten)
     }
 
-    /// What had been counted of a session at a place in it; `reached`: how far it was read. Once that is known
-    /// nothing more is noted of it.
+    /// The counts of a session at a position in it. `reached`: how far it was read. Once the counts are
+    /// known, no more frames of it are noted.
     pub fn ledger_start(
         &mut self,
         session: i32,
@@ -190,7 +191,7 @@ impl SessionLedger {
         let mut counts = self.counts(at, counters);
         let Some(notes) = &mut self.all[at].notes else { return LedgerStart::Unknown };
         if notes.count != counts.total() || notes.from.is_some_and(|from| position < from) {
-            // Some were dropped by no chunk of theirs. It is known again from here on.
+            // Some frames were dropped without a chunk of theirs. The ledger is exact again from here on.
             *notes = Notes { all: VecDeque::new(), from: reached, count: counts.total() };
             return LedgerStart::Unknown;
         }
@@ -204,7 +205,7 @@ impl SessionLedger {
         LedgerStart::At(counts)
     }
 
-    /// An account begins with the session: nothing is noted of it.
+    /// A ledger begins with the session: no frames of it are noted.
     pub fn begin(&mut self, session: i32, counters: &AssemblyCounters) {
         if let Some(entry) = self.all.iter_mut().find(|a| a.session == session) {
             entry.notes = None;

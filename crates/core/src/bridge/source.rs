@@ -1,12 +1,13 @@
-//! What a receiver knows of a source from its forwarded announces, and what it makes of headers (bridge §6, §8).
-//! Pure. Freshness is judged by the time of receipt: the source's clock is another host's.
+//! State of a bridge source at a receiver: its layout from forwarded announces, and the validation of headers
+//! (bridge §6, §8). Pure. Freshness is measured by the time of receipt, because the source's clock is another
+//! host's.
 
 use crate::bridge::assembly::{Ignored, Loss};
 use crate::shm::slot::{self, SlotInfo};
 use crate::wire::announce::PoolAnnounce;
 use crate::wire::layout::*;
 
-/// A source's pool, as far as chunks are judged by it.
+/// A pool of the source, as far as chunks are checked against it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourcePool {
     pub pool_id: u16,
@@ -26,18 +27,18 @@ pub enum AnnounceEffect {
     /// Another epoch: a boundary.
     NewEpoch,
     Same,
-    /// Older than what is known, or of a layout that is not.
+    /// A lower epoch than the current one, or an unknown layout.
     Ignored,
 }
 
-/// One mapping's source.
+/// The source of one mapping.
 #[derive(Debug)]
 pub struct SourceState {
     announced: Option<SourceLayout>,
     announced_ns: u64,
-    /// A chunk spoke of a later epoch: until the next announce there is nothing to believe (bridge §8).
+    /// A chunk carried a later epoch: no chunk is accepted until the next announce (bridge §8).
     ahead: bool,
-    /// How long an epoch stands without being announced before a lower one is believed.
+    /// How long an epoch stays valid without announces before a lower one is accepted.
     stale_ns: u64,
 }
 
@@ -74,7 +75,8 @@ impl SourceState {
         AnnounceEffect::NewEpoch
     }
 
-    /// Whether chunks of that epoch are taken. `Err((why, true))`: all that is in flight is to be dropped.
+    /// Whether chunks of that epoch are accepted. `Err((why, true))`: all assemblies in flight are to be
+    /// dropped.
     #[inline]
     pub fn admit(&mut self, epoch: u64) -> Result<(), (Ignored, bool)> {
         let Some(announced) = &self.announced else {
@@ -90,7 +92,7 @@ impl SourceState {
         Ok(())
     }
 
-    /// Judges the header of a frame by the slot's own rules and by the source's pools.
+    /// Validates the header of a frame by the rules of a slot and by the source's pools.
     pub fn validate_header(
         &self,
         header: &[u8; HEADER_SLOT_BYTES],
@@ -100,7 +102,7 @@ impl SourceState {
         if get_u64(header, SLOT_HEADER_SEQ_COMMIT) >> 1 != seq {
             return Err(Loss::Seq);
         }
-        // The source's slot is its own affair.
+        // The slot index is the source's, so it is not checked.
         let index = get_u32(header, SLOT_HEADER_PAYLOAD_SLOT);
         let info = slot::decode(header, index).map_err(Loss::of_header)?;
         if info.values_len_bytes != payload_length {
@@ -115,7 +117,7 @@ impl SourceState {
     }
 }
 
-/// The header as the destination has it: its own pool and slot, all else as it came. The commit word is left out.
+/// The header for the destination: its own pool and slot, everything else unchanged. The commit word is 0.
 pub fn local_header(
     header: &[u8; HEADER_SLOT_BYTES],
     pool_id: u16,

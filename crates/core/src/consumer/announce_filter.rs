@@ -1,7 +1,7 @@
-//! Which announce a consumer believes, and what it does about it (wire §10.1.1, §15.1, §15.21).
+//! Decision of a consumer on each announce: map, keep or ignore (wire §10.1.1, §15.1, §15.21).
 //!
-//! Pure: the announce, the time and what is mapped go in, one action comes out. Freshness is judged
-//! by the announce's own timestamp and, for mapped regions, by the activity in their superblocks.
+//! Pure: the announce, the time and the current mapping go in, one action comes out. An announce is fresh by
+//! its own timestamp, a mapped region by the activity timestamp in its superblock.
 
 use crate::wire::announce::PoolAnnounce;
 use crate::wire::layout::{CLOCK_DOMAIN_MONOTONIC, HEADER_SLOT_BYTES, LAYOUT_VERSION};
@@ -13,11 +13,11 @@ pub struct Now {
     pub realtime_ns: u64,
 }
 
-/// What the consumer holds at the moment.
+/// The consumer's current mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CurrentMapping {
     Unmapped,
-    /// A mapped epoch, and whether its superblock still shows life.
+    /// A mapped epoch, and whether its activity timestamp is fresh.
     Mapped {
         epoch: u64,
         active: bool,
@@ -26,9 +26,9 @@ pub enum CurrentMapping {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnnounceAction {
-    /// Nothing changes; the producer lives.
+    /// Nothing changes.
     Keep,
-    /// Drop what is in flight, unmap, and map the announced regions.
+    /// Drop frames in flight, unmap, and map the announced regions.
     Map,
     Ignore(IgnoreReason),
 }
@@ -39,7 +39,7 @@ pub enum IgnoreReason {
     BeforeJoin,
     /// Older than the freshness window.
     Stale,
-    /// A lower epoch than the one in use, or than one already seen.
+    /// A lower epoch than the one in use, or than one received before.
     OlderEpoch,
     /// A layout that this version cannot read.
     Layout,
@@ -56,7 +56,7 @@ impl IgnoreReason {
     }
 }
 
-/// The consumer's memory of announces for one stream.
+/// The announces that a consumer received for one stream.
 #[derive(Clone, Debug)]
 pub struct AnnounceFilter {
     freshness_ns: u64,
@@ -74,12 +74,12 @@ impl AnnounceFilter {
         self.freshness_ns
     }
 
-    /// Whether a sign of life given at `activity_ns` still counts.
+    /// Whether an activity timestamp is fresh.
     pub fn is_fresh(&self, activity_ns: u64, now_ns: u64) -> bool {
         now_ns.saturating_sub(activity_ns) <= self.freshness_ns
     }
 
-    /// An announce arrived. `join_ns`: when the image it came by became available.
+    /// Decides on an announce. `join_ns`: when the image it came on became available.
     pub fn on_announce(
         &mut self,
         announce: &PoolAnnounce,
@@ -100,8 +100,8 @@ impl AnnounceFilter {
         {
             return AnnounceAction::Ignore(IgnoreReason::Layout);
         }
-        // The highest epoch wins as long as it is alive; once it fell silent it is history, and an
-        // owner whose epochs were set back may be believed again.
+        // The highest epoch wins while it is fresh. Once it is stale, a lower epoch is accepted again,
+        // because an owner may have reset its epochs.
         if announce.epoch < self.highest_epoch
             && (self.is_fresh(self.highest_received_ns, now.monotonic_ns)
                 || matches!(current, CurrentMapping::Mapped { active: true, .. }))

@@ -1,5 +1,5 @@
-//! Blobs put together from chunks (wire §10.3.3, §15.9). Pure, bounded, and unforgiving: what does not come
-//! in one piece, in order, and with the checksum it was announced with is discarded.
+//! Assembly of blobs from chunks (wire §10.3.3, §15.9). Pure and bounded. A blob that does not come
+//! completely, in order and with its announced checksum is discarded.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use crate::checksum;
 use crate::wire::metadata::{BlobAnnounce, BlobChunk, BlobComplete};
 
-/// The largest blob; a longer one is refused when it is announced.
+/// The largest blob. A longer one is refused when it is announced.
 pub const MAX_BLOB_BYTES: u64 = 128 << 20;
-/// Whole blobs of a stream take no more than this, and those underway no more again.
+/// Bytes of all complete blobs of a stream, and of all incomplete ones.
 pub const MAX_BYTES: usize = 256 << 20;
-/// Blobs underway at a time; the one that began first makes room.
+/// Incomplete blobs at a time. A new one evicts the oldest.
 pub const MAX_UNDERWAY: usize = 4;
-/// Whole blobs of one type that are kept: that of the frames to come, and that of those still on their way.
+/// Complete blobs of one type that are kept: one for frames to come, one for frames in flight.
 pub const MAX_OF_A_TYPE: usize = 2;
-/// Whole blobs of a stream.
+/// Complete blobs of a stream.
 pub const MAX_BLOBS: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,22 +27,22 @@ pub struct Blob {
     pub bytes: Vec<u8>,
 }
 
-/// Why a blob, or a piece of one, was thrown away.
+/// Why a blob, or a chunk of one, was discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discard {
     /// A chunk is missing, or the end came too early.
     Gap,
-    /// A chunk covers what was there already, or adds nothing.
+    /// A chunk repeats bytes, or is empty.
     Overlap,
-    /// A chunk reaches beyond the announced length.
+    /// A chunk exceeds the announced length.
     Overrun,
-    /// The bytes are not those that were announced.
+    /// The bytes do not match the checksum.
     Checksum,
-    /// Longer than we keep.
+    /// Longer than the limit.
     TooLarge,
-    /// Another one began before this was whole.
+    /// Another blob began before this one was complete.
     Unfinished,
-    /// A piece of a blob whose beginning was not heard.
+    /// A chunk of a blob whose announce was not received.
     Stray,
 }
 
@@ -76,7 +76,7 @@ struct Underway {
     epoch: Option<u64>,
     bytes: Vec<u8>,
     crc: u32,
-    /// We have it already, whole: its pieces are passed over.
+    /// The complete blob is known already: its chunks are skipped.
     known: bool,
 }
 
@@ -98,12 +98,12 @@ impl Blobs {
         self.discarded[why as usize]
     }
 
-    /// How many came whole, the same one once.
+    /// How many complete blobs came; the same blob counts once.
     pub fn completed(&self) -> u64 {
         self.completed
     }
 
-    /// Chunks name no type, so a speaker has one blob underway for each metadata version.
+    /// Chunks name no type, so a session has one incomplete blob for each metadata version.
     fn find(&self, session_id: i32, version: u32) -> Option<usize> {
         self.underway.iter().position(|u| u.session_id == session_id && u.announce.meta_version == version)
     }
@@ -116,7 +116,7 @@ impl Blobs {
             self.discard(Discard::TooLarge);
             return;
         }
-        // Without a checksum nobody can say that it is the same.
+        // Without a checksum, identity cannot be checked.
         let known = announce.checksum != 0
             && self.complete.iter().any(|b| {
                 b.epoch == epoch
@@ -151,7 +151,7 @@ impl Blobs {
         let why = match chunk.offset.checked_add(chunk.bytes.len() as u64) {
             _ if chunk.offset > have => Some(Discard::Gap),
             _ if chunk.offset < have => Some(Discard::Overlap),
-            // An empty chunk says nothing; one is allowed where there is nothing to say.
+            // An empty chunk is allowed only for an empty blob.
             Some(end) if end == have && total != 0 => Some(Discard::Overlap),
             Some(end) if end <= total && all + chunk.bytes.len() > MAX_BYTES => Some(Discard::TooLarge),
             Some(end) if end <= total => None,
@@ -210,7 +210,7 @@ impl Blobs {
         }
     }
 
-    /// The latest blob of a type; for frames of an epoch and version, the latest that was there by then.
+    /// The latest blob of a type, or the latest at the given epoch and metadata version.
     pub fn newest(&self, blob_type: u32, of: Option<(u64, u32)>) -> Option<&Arc<Blob>> {
         let fits = |b: &&Arc<Blob>| match of {
             None => true,

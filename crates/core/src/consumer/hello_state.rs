@@ -1,10 +1,10 @@
-//! A consumer's side of hello and config (wire §5, §10.1.2, §10.1.3, §11). Pure: it says when a hello is
-//! due, and what an answer means for the streams that it reads.
+//! A consumer's state of hello and config (wire §5, §10.1.2, §10.1.3, §11). Pure: when a hello is due, and
+//! which streams a config changes.
 
 use crate::wire::hello::{ConsumerConfig, ConsumerHello, Mode, ProgressHints, StreamAddress, StreamRequest};
 use crate::wire::layout::LAYOUT_VERSION;
 
-/// A stream of its own that a consumer asks for: some id of a range, on a channel.
+/// A per-consumer stream that a consumer requests: any id of a range, on a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamProposal {
     pub channel: String,
@@ -13,7 +13,7 @@ pub struct StreamProposal {
 }
 
 impl StreamProposal {
-    /// Another id at each attempt, and for each consumer: two that ask at once seldom ask for the same.
+    /// A different id for each attempt and each consumer, so that consumers seldom request the same one.
     fn address(&self, consumer_id: u32, attempt: u32) -> StreamAddress {
         let spread =
             u64::from(consumer_id).wrapping_add(u64::from(attempt) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -22,35 +22,35 @@ impl StreamProposal {
     }
 }
 
-/// What a consumer would like.
+/// What a consumer asks for.
 #[derive(Clone, Debug, Default)]
 pub struct ConsumerRequest {
     pub mode: Mode,
     pub max_rate_hz: u32,
     pub supports_progress: bool,
     pub hints: ProgressHints,
-    /// Streams of its own; none: the shared ones are good enough.
+    /// Per-consumer streams. `None`: use the shared ones.
     pub descriptor: Option<StreamProposal>,
     pub control: Option<StreamProposal>,
 }
 
-/// How often a declined request is made again with another id.
+/// How often a declined request is repeated with another id.
 const MAX_ATTEMPTS: u32 = 8;
 
-/// What a config changes for the consumer.
+/// What a config changes for a consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigChange {
-    /// Read descriptors from there; none: from the shared stream.
+    /// Read descriptors from this stream. `None`: from the shared stream.
     Descriptors(Option<StreamAddress>),
-    /// Take progress from there; none: from the shared control stream.
+    /// Read progress from this stream. `None`: from the shared control stream.
     Control(Option<StreamAddress>),
-    /// Frames come by another way than shared memory.
+    /// Read frames from this fallback URI instead of shared memory.
     Fallback(String),
-    /// Back to shared memory.
+    /// Read frames from shared memory again.
     Shm,
-    /// What was asked for was not granted.
+    /// The request was declined.
     Declined,
-    /// A fallback with a scheme that nobody has defined (wire §10.1.3).
+    /// A fallback URI of an undefined scheme (wire §10.1.3).
     UnknownFallback(String),
 }
 
@@ -60,7 +60,7 @@ pub struct HelloState {
     request: ConsumerRequest,
     period_ns: u64,
     next_hello_ns: u64,
-    /// Who we are to the producer at the moment.
+    /// The consumer id that the producer knows.
     consumer_id: Option<u32>,
     granted: Option<StreamAddress>,
     control: Option<StreamAddress>,
@@ -107,7 +107,7 @@ impl HelloState {
         self.control.as_ref()
     }
 
-    /// A new producer, a new epoch, or a new id: what was granted by the old one is void.
+    /// A new producer, epoch or id: earlier grants are void.
     pub fn begin(&mut self, consumer_id: u32) -> Vec<ConfigChange> {
         self.next_hello_ns = 0;
         self.consumer_id = Some(consumer_id);
@@ -124,14 +124,14 @@ impl HelloState {
         changes
     }
 
-    /// Nobody to greet until `begin`.
+    /// Stops sending hellos until `begin`.
     pub fn end(&mut self) -> Vec<ConfigChange> {
         let changes = self.consumer_id.map(|id| self.begin(id)).unwrap_or_default();
         self.consumer_id = None;
         changes
     }
 
-    /// The hello that is due. `sent` follows if it was taken.
+    /// The hello that is due. The caller calls `sent` once it is sent.
     pub fn due(&self, now_ns: u64) -> Option<ConsumerHello> {
         let consumer_id = self.consumer_id.filter(|_| now_ns >= self.next_hello_ns)?;
         let request_for =
@@ -177,7 +177,7 @@ impl HelloState {
         let declined = self.request.descriptor.is_some() && self.granted.is_none();
         let control_declined = self.request.control.is_some() && self.control.is_none();
         if (declined || control_declined) && self.attempt < MAX_ATTEMPTS {
-            // The id may have been someone else's: another one, at once.
+            // The id may belong to another consumer: request another one at once.
             self.attempt += 1;
             self.next_hello_ns = 0;
         } else if declined && !self.was_declined {
@@ -202,7 +202,7 @@ impl HelloState {
     }
 }
 
-/// Schemes that a frame can come by other than shared memory.
+/// Whether the scheme of a fallback URI is known.
 pub fn is_known_fallback(uri: &str) -> bool {
     uri.starts_with("bridge://") || uri.starts_with("aeron:udp?")
 }

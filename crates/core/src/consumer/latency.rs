@@ -1,7 +1,8 @@
-//! How long frames take from their publication to the consumer that has them (wire §15.7).
+//! Latency of frames from their publication to the consumer (wire §15.7). Any thread.
 //!
-//! From the time in the descriptor where there is one, else from that in the slot, which is the commit's
-//! unless the source has set it. Times that cannot be this machine's are left out, and counted.
+//! Counted from the timestamp of the descriptor where there is one, else from that of the slot, which is the
+//! time of the commit unless the source set it. Times that cannot be of this host's clock are left out and
+//! counted.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,8 +12,7 @@ use crate::histogram::{HIGHEST, Histogram, Intervals, Summary};
 use crate::os::time::{monotonic_ns, realtime_ns};
 use crate::wire::layout::CLOCK_DOMAIN_REALTIME_SYNCED;
 
-/// How long it was from `stamp_ns` to now. None: in the future, or so long ago that it is another host's
-/// clock, or one of the source's own.
+/// The time from `stamp_ns` to now. `None`: in the future, or so long ago that it is of another clock.
 #[inline]
 pub const fn elapsed(stamp_ns: u64, now_ns: u64) -> Option<u64> {
     match now_ns.checked_sub(stamp_ns) {
@@ -21,14 +21,14 @@ pub const fn elapsed(stamp_ns: u64, now_ns: u64) -> Option<u64> {
     }
 }
 
-/// Whose times were compared.
+/// Which timestamps were compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeOrigin {
     Nothing,
     Publish,
-    /// The slot's own time.
+    /// The timestamp of the slot.
     Capture,
-    /// Some frames had a publish time, some had not.
+    /// Some frames had a publish timestamp, others did not.
     Mixed,
 }
 
@@ -43,14 +43,14 @@ impl TimeOrigin {
     }
 }
 
-/// What a consumer knows of its latency, in nanoseconds.
+/// A consumer's latency in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct LatencyReport {
     pub since: TimeOrigin,
-    /// Over the whole life, and over the last interval that has ended.
+    /// Since the beginning, and over the last complete interval.
     pub life: Summary,
     pub last: Summary,
-    /// Frames whose times could not be compared.
+    /// Frames whose timestamps could not be compared.
     pub left_out: u64,
 }
 
@@ -78,18 +78,18 @@ impl fmt::Debug for Latency {
 }
 
 impl Latency {
-    /// The clock that the stream's times are of, as it is announced.
+    /// Selects the clock of the announced domain.
     pub fn follow_clock(&self, clock_domain: u8) {
         self.is_realtime.store(clock_domain == CLOCK_DOMAIN_REALTIME_SYNCED, Ordering::Relaxed);
     }
 
-    /// Now, on that clock.
+    /// The current time on that clock.
     #[inline]
     pub fn now_ns(&self) -> u64 {
         if self.is_realtime.load(Ordering::Relaxed) { realtime_ns() } else { monotonic_ns() }
     }
 
-    /// A frame is there. Allocates nothing, takes no lock.
+    /// Records a received frame. Allocates nothing, takes no lock.
     #[inline]
     pub fn record(&self, publish_ns: Option<u64>, capture_ns: u64, now_ns: u64) {
         let (stamp_ns, kind) = match publish_ns {
@@ -106,7 +106,7 @@ impl Latency {
         self.elapsed_ns.record(ns);
     }
 
-    /// Ends an interval: `report` tells of it until the next one has ended.
+    /// Ends an interval. `report` returns it until the next one ends.
     pub fn close_interval(&self) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let Ended { intervals, last, count } = &mut *ended;
@@ -114,7 +114,7 @@ impl Latency {
         *count += 1;
     }
 
-    /// How many intervals have ended.
+    /// How many intervals ended.
     pub fn intervals(&self) -> u64 {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).count
     }

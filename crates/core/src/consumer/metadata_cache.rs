@@ -1,22 +1,22 @@
-//! What a consumer remembers of its source: a name, and the attributes of the last metadata versions. Pure.
+//! The metadata of one source: its name, and the attributes of the last metadata versions (wire §10.3). Pure.
 //!
-//! `DataSourceMeta` names no epoch, and a producer that was started anew may count its versions from the
-//! beginning. So whoever announced an epoch last is taken to speak of that epoch, and two producers' versions
-//! are never mixed up. A source that announces none is believed for every epoch.
+//! `DataSourceMeta` names no epoch, and a restarted producer may count its versions from the beginning. So
+//! the versions of a session belong to the epoch that the session announced last, and versions of two
+//! producers are kept apart. Versions of a session that announced no epoch count for every epoch.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::wire::metadata::{Attribute, DataSourceAnnounce, DataSourceMeta};
 
-/// Versions kept; the one that was not heard for longest goes first.
+/// Versions kept. The one received longest ago is evicted first.
 pub const MAX_VERSIONS: usize = 64;
-/// Bytes kept, as far as there is more than one version.
+/// Bytes kept if there is more than one version.
 pub const MAX_BYTES: usize = 16 << 20;
-/// Speakers whose epoch is remembered.
+/// Sessions whose epoch is kept.
 pub const MAX_SESSIONS: usize = 16;
 
-/// The attributes of one version. Never changes: other content is another one.
+/// The attributes of one version. Immutable: other attributes are another version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetadataVersion {
     pub epoch: Option<u64>,
@@ -43,10 +43,10 @@ struct Kept {
     metadata: Arc<MetadataVersion>,
 }
 
-/// The metadata of one stream. A speaker is whoever its messages come from: an Aeron session.
+/// The metadata of one stream, by the Aeron session that its messages come from.
 #[derive(Default)]
 pub struct MetadataCache {
-    /// The one heard last is at the end.
+    /// Ordered by time of receipt, the latest last.
     kept: VecDeque<Kept>,
     bytes: usize,
     sessions: VecDeque<(i32, u64)>,
@@ -54,7 +54,7 @@ pub struct MetadataCache {
 }
 
 impl MetadataCache {
-    /// Of which epoch a speaker speaks, as far as it has said.
+    /// The epoch that a session announced, if any.
     pub fn epoch_of(&self, session_id: i32) -> Option<u64> {
         self.sessions.iter().find(|(s, _)| *s == session_id).map(|(_, epoch)| *epoch)
     }
@@ -66,11 +66,11 @@ impl MetadataCache {
         if self.sessions.len() > MAX_SESSIONS {
             self.sessions.pop_front();
         }
-        // A dying producer may speak once more after its successor did.
+        // A closing producer may announce once more after its successor.
         if self.source.as_ref().is_none_or(|s| s.epoch <= epoch) {
             self.source = Some(Source { epoch, name, summary });
         }
-        // What it said before it named its epoch belongs to that too.
+        // Versions received before the session's announce belong to its epoch too.
         for kept in self.kept.iter_mut().filter(|k| k.session_id == session_id && k.metadata.epoch.is_none())
         {
             kept.metadata = Arc::new(MetadataVersion { epoch: Some(epoch), ..(*kept.metadata).clone() });
@@ -84,7 +84,7 @@ impl MetadataCache {
         let same = |k: &Kept| k.metadata.version == version && k.metadata.epoch == metadata.epoch;
         if let Some(known) = self.kept.iter().position(same).and_then(|at| self.kept.remove(at)) {
             if *known.metadata == metadata {
-                // Heard again: it stays the very same one.
+                // Received again: the same object is kept.
                 self.kept.push_back(Kept { session_id, ..known });
                 return;
             }
@@ -98,7 +98,7 @@ impl MetadataCache {
         }
     }
 
-    /// What holds for frames of `epoch` that carry `version`.
+    /// The version that applies to frames of `epoch` with metadata version `version`.
     pub fn at(&self, epoch: u64, version: u32) -> Option<&Arc<MetadataVersion>> {
         let of = |meta_epoch: Option<u64>| {
             let fits = |k: &&Kept| k.metadata.version == version && k.metadata.epoch == meta_epoch;
@@ -157,7 +157,7 @@ mod tests {
         cache.on_announce(1, announce(10, "old"));
         cache.on_meta(1, meta(1, 7));
         cache.on_announce(2, announce(11, "new"));
-        assert_eq!(value(cache.at(11, 1)), None, "not yet told");
+        assert_eq!(value(cache.at(11, 1)), None, "not yet announced");
         cache.on_meta(2, meta(1, 8));
         assert_eq!((value(cache.at(10, 1)), value(cache.at(11, 1))), (Some(7), Some(8)));
         cache.on_announce(1, announce(10, "old"));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model that forgets nothing: what was said last of an epoch and version is what is found.
+        /// Against a model without eviction: the last version of an epoch and version number is found.
         #[test]
         fn cache_returns_the_last_version(steps in proptest::collection::vec(step(), 0..60)) {
             let (mut cache, mut announced) = (MetadataCache::default(), HashMap::new());

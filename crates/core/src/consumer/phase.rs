@@ -1,17 +1,17 @@
-//! Where a consumer's frames come from (wire §15.12): nowhere yet, shared memory, or another way. Pure.
+//! The phase of a consumer: UNMAPPED, MAPPED or FALLBACK (wire §15.12). Pure.
 //!
-//! A config may send a consumer away from shared memory, or name another way for the case that there is none
-//! to be had. A way of an unknown scheme is no way (wire §10.1.3).
+//! A config may order a fallback, or name a spare one for the case that shared memory cannot be used. A
+//! fallback URI of an unknown scheme is ignored (wire §10.1.3).
 
 use crate::consumer::hello_state::is_known_fallback;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Waiting for an announce, or for regions that can be used.
+    /// Waits for an announce, or for usable regions.
     Unmapped,
-    /// Shared memory is mapped, and its epoch is the announced one.
+    /// Shared memory of the announced epoch is mapped.
     Mapped,
-    /// Frames come by the fallback URI.
+    /// Frames are read from the fallback URI.
     Fallback,
 }
 
@@ -25,15 +25,15 @@ impl Phase {
     }
 }
 
-/// What a consumer is told, and what happens to its regions.
+/// The last config, and the state of the regions.
 #[derive(Clone, Debug, Default)]
 pub struct PhaseState {
     is_mapped: bool,
-    /// What is announced cannot be used.
+    /// The announced regions cannot be used.
     is_refused: bool,
-    /// The way that a config has sent it.
+    /// The fallback that a config ordered.
     ordered_fallback: Option<String>,
-    /// The way for the case that shared memory cannot be used.
+    /// The fallback for the case that shared memory cannot be used.
     spare_fallback: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl PhaseState {
         (self.ordered_fallback, self.spare_fallback) = if use_shm { (None, known) } else { (known, None) };
     }
 
-    /// It is someone else from here on: what was said was said to another.
+    /// The consumer has a new id: configs to the old id do not apply to it.
     pub fn on_new_id(&mut self) {
         (self.ordered_fallback, self.spare_fallback) = (None, None);
     }
@@ -70,7 +70,7 @@ impl PhaseState {
         }
     }
 
-    /// The way by which frames come instead, while they do.
+    /// The fallback URI in use, if any.
     pub fn fallback_uri(&self) -> Option<&str> {
         let uri = self.ordered_fallback.as_deref().or(self.spare_fallback.as_deref());
         uri.filter(|_| self.phase() == Phase::Fallback)
@@ -159,7 +159,7 @@ mod tests {
     }
 
     proptest! {
-        /// The phase is that of the last word on regions and of the last config to this id, and of nothing else.
+        /// The phase depends on the last state of the regions and on the last config to this id only.
         #[test]
         fn only_the_last_config_counts(events in events()) {
             let mut phases = PhaseState::default();

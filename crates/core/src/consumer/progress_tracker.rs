@@ -1,5 +1,5 @@
-//! What a consumer believes of the progress that it is told (wire §10.2.2). Pure: messages and what the slots
-//! say go in, verdicts come out. What it says here never makes a frame available: only a descriptor does.
+//! Validation of FrameProgress at a consumer (wire §10.2.2). Pure: messages and slot headers go in, verdicts
+//! come out. Progress never makes a frame available: only a descriptor does.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use crate::shm::epoch::SlotRef;
 use crate::shm::tensor::Tensor;
 use crate::wire::control::ProgressState;
 
-/// More frames than a producer fills at once. The oldest is forgotten first.
+/// More frames than a producer writes at once. The oldest is evicted first.
 const MAX_FRAMES: usize = 64;
 
-/// What must not change while a frame fills.
+/// The fields that must not change while a frame is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameOutline {
     pub pool: u16,
@@ -28,16 +28,16 @@ impl From<&SlotRef> for FrameOutline {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgressVerdict {
-    /// Believed: so much of the frame may be read.
+    /// Accepted: this much of the frame may be read.
     New,
-    /// Nothing new: said before, or of a frame that was given up.
+    /// Nothing new, or progress of a frame that was rejected before.
     Repeated,
-    /// The slot is no longer, or not yet, that of the frame.
+    /// The slot does not belong to the frame: no longer, or not yet.
     Late,
-    /// State or bytes went back: the whole frame is dropped, its descriptor too.
+    /// State or bytes went backwards: the frame is dropped, even when its descriptor comes.
     Backwards,
-    /// More bytes than the payload has, a header that breaks a rule or changes, a state that means nothing:
-    /// no more is believed of this frame's progress. Its descriptor is judged by itself.
+    /// More bytes than the payload has, an invalid or changed header, or an unknown state: no further
+    /// progress of this frame is accepted. Its descriptor is validated separately.
     Invalid,
 }
 
@@ -45,7 +45,7 @@ pub enum ProgressVerdict {
 struct TrackedFrame {
     state: u8,
     filled: u64,
-    /// None: given up.
+    /// `None`: progress of the frame was rejected.
     outline: Option<FrameOutline>,
     is_dropped: bool,
 }
@@ -53,7 +53,7 @@ struct TrackedFrame {
 #[derive(Debug, Default)]
 pub struct ProgressTracker {
     frames: BTreeMap<u64, TrackedFrame>,
-    /// Older frames were forgotten: what is said of them is not believed.
+    /// Frames below this were evicted: their progress is not accepted.
     floor: u64,
 }
 
@@ -67,7 +67,7 @@ fn rank(state: ProgressState) -> Option<u8> {
 }
 
 impl ProgressTracker {
-    /// Another epoch: its sequences count from the beginning.
+    /// A new epoch: its sequences start from the beginning.
     pub fn reset(&mut self) {
         self.frames.clear();
         self.floor = 0;
@@ -86,8 +86,8 @@ impl ProgressTracker {
         self.frames.is_empty()
     }
 
-    /// `slot` is what the frame's slot says at this moment. A frame that is met in the middle is followed from
-    /// there: messages may be lost, and who came late heard no start.
+    /// `slot` is the current header of the frame's slot. A frame may be first seen in the middle: messages
+    /// may be lost, and a late consumer misses the start.
     pub fn on_progress(
         &mut self,
         seq: u64,
@@ -98,7 +98,7 @@ impl ProgressTracker {
         if seq < self.floor {
             return ProgressVerdict::Repeated;
         }
-        // Only what is in the ring is remembered: numbers out of nowhere push nothing out of the table.
+        // Only frames in the ring are tracked: made-up sequences evict nothing.
         if let Err(DropReason::Late | DropReason::Stale) = slot {
             return ProgressVerdict::Late;
         }
@@ -219,7 +219,7 @@ mod tests {
             [ProgressVerdict::New, ProgressVerdict::Invalid, ProgressVerdict::Repeated]
         );
         assert_eq!(updates(&mut tracker, 2, &[(Started, 4097)]), [ProgressVerdict::Invalid]);
-        assert!(!tracker.is_dropped(1), "its descriptor is judged by itself");
+        assert!(!tracker.is_dropped(1), "its descriptor is validated separately");
     }
 
     /// requirement: wire-10.2.2-3
@@ -267,7 +267,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is said: what is believed only rises, fits the payload, and takes little memory.
+        /// For any input: accepted progress only rises, fits the payload, and takes bounded memory.
         #[test]
         fn accepted_progress_only_rises(inputs in proptest::collection::vec(anything(), 0..400)) {
             let mut tracker = ProgressTracker::default();
@@ -289,7 +289,7 @@ mod tests {
             }
         }
 
-        /// The words of our own producers are never found fault with, whichever of them are lost.
+        /// Progress of our own producers is never rejected, whichever messages are lost.
         #[test]
         fn tracker_accepts_the_schedule_of_a_producer(
             steps in proptest::collection::vec((0u64..900_000, 0u64..900, any::<bool>()), 1..100),

@@ -1,24 +1,24 @@
-//! The consumer's count of sequences: what came, what is missing, and that it adds up.
+//! A consumer's count of sequences: received, missing, and their sum (wire §15.4). Pure.
 //!
-//! From the first sequence of a mapping on, `span = received + dropped by reason` holds at every
-//! moment. A sequence is seen once; what was jumped over is a drop of its own reason.
+//! From the first sequence of a mapping on, `span = received + dropped by reason` holds at every moment. A
+//! sequence counts once, and missing sequences are drops of their own reason.
 
 use crate::drop_reason::DropReason;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceStep {
-    /// In order. The sequences jumped over (0 for none) are lost for the reason given.
+    /// In order. The missing sequences before it (0 for none) are dropped for the given reason.
     Next {
         missed: u64,
         reason: DropReason,
     },
-    /// In order, but older than the frame we resynchronise to.
+    /// In order, but older than the frame to resynchronise to.
     Behind {
         missed: u64,
         reason: DropReason,
     },
     Duplicate,
-    /// The sequence went backwards: the regions must be mapped anew (wire §15.2).
+    /// The sequence went backwards: the regions must be remapped (wire §15.2).
     Regressed,
 }
 
@@ -36,19 +36,19 @@ impl SequenceTracker {
         Self { first: None, last: None, resume_at: 0, max_gap, span: 0 }
     }
 
-    /// Starts anew with the next sequence; the span so far stays counted.
+    /// Starts again with the next sequence. The span so far stays counted.
     pub fn reset(&mut self) {
         self.first = None;
         self.last = None;
         self.resume_at = 0;
     }
 
-    /// The sequences from the first to the last seen, over all mappings.
+    /// Sequences from the first to the last received, over all mappings.
     pub fn span(&self) -> u64 {
         self.span
     }
 
-    /// The sequence that this mapping's span begins with.
+    /// The first sequence of this mapping's span.
     pub fn first_seq(&self) -> Option<u64> {
         self.first
     }
@@ -57,7 +57,8 @@ impl SequenceTracker {
         self.last
     }
 
-    /// A descriptor says `seq`. `rested`: the reader was put to rest since the last one.
+    /// Counts the sequence of a descriptor. `rested`: the media driver rested the subscription since the last
+    /// one.
     #[inline]
     pub fn on_seq(&mut self, seq: u64, rested: bool) -> SequenceStep {
         let missed = match self.last {
@@ -85,9 +86,9 @@ impl SequenceTracker {
         }
     }
 
-    /// The slot of `seq` already holds `newest`: the ring came around. What lies right before it is about
-    /// to go too, so a reader that went on with the next frame would chase the writer's heels and lose
-    /// nearly all. It skips to the middle of the ring instead, or, too far behind, to the newest.
+    /// The slot of `seq` already holds `newest`: the writer lapped the reader. The slots right after `seq`
+    /// are overwritten next, so a reader that continued with the next frame would lose nearly all. It resumes
+    /// in the middle of the ring instead, or, too far behind, at the newest frame.
     #[inline]
     pub fn on_overwritten(&mut self, seq: u64, newest: u64, nslots: u64) {
         let resume_at = if newest.saturating_sub(seq) > self.max_gap {

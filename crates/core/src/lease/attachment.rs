@@ -1,22 +1,22 @@
-//! A client's way to a lease, and what ends it (driver §4, §10). Pure: messages and the time go in; what to
-//! send, and what became of the lease, come out.
+//! The state machine of a lease: how a client obtains it, keeps it and loses it (driver §4, §10). Pure:
+//! messages and the time go in; requests and lease events come out.
 //!
-//! Every attempt draws a new client id, and a correlation id that carries it, so that an answer can be told
-//! from the answers to all others on the shared control stream. A request that is not answered is sent again
-//! as it was; the driver gives the same answer to it.
+//! Every attempt draws a new client id, and a correlation id that contains it, so that a response can be
+//! distinguished from all others on the shared control stream. An unanswered request is repeated unchanged,
+//! and the driver gives it the same response.
 
 use crate::wire::driver::{AttachRequest, AttachResponse, LeaseKey, LeaseRevoked, Revision, Role};
 use crate::wire::layout::{HEADER_SLOT_BYTES, LAYOUT_VERSION, NULL_U32, NULL_U64, RESPONSE_CODE_OK};
 
 /// Missed announces after which the driver counts as lost.
 const MISSED_ANNOUNCES: u64 = 3;
-/// How many keepalives fit into the time that a lease is given for.
+/// How many keepalives are sent within the time to expiry.
 const KEEPALIVES_A_LEASE: u64 = 3;
-/// Those who are woken at once by one message do not all speak at once.
+/// Clients that one message triggers spread their requests over this time.
 const SPREAD_NS: u64 = 20_000_000;
-/// A request without an answer is said again after this long, then after twice that, up to the usual pause.
+/// An unanswered request is repeated after this time, then after twice that, up to the usual pause.
 const FIRST_REPEAT_NS: u64 = 100_000_000;
-/// Refusals in a row make the pause longer, up to this many times the usual one.
+/// Consecutive refusals make the pause longer, up to this many times the usual one.
 const MAX_PAUSE_FACTOR: u32 = 4;
 
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ struct Requested {
     since_ns: u64,
     next_send_ns: u64,
     repeat_ns: u64,
-    /// That nobody answers has been said.
+    /// The missing response was reported.
     is_overdue: bool,
 }
 
@@ -48,9 +48,9 @@ struct Held {
     epoch: u64,
     keepalive_ns: u64,
     next_keepalive_ns: u64,
-    /// Since when keepalives are not taken.
+    /// Since when keepalives cannot be sent.
     failing_since_ns: Option<u64>,
-    /// When the driver was heard of last.
+    /// When the driver last announced the stream.
     announced_ns: u64,
 }
 
@@ -65,13 +65,13 @@ enum Phase {
 pub struct Attachment {
     options: LeaseOptions,
     phase: Phase,
-    /// Words for the driver that nobody waits for.
+    /// Detach requests to send. Nothing waits for their response.
     detach_requests: Vec<Vec<u8>>,
     refusal: Option<Refusal>,
     refused_in_a_row: u32,
     counter: u32,
     random: u64,
-    /// Who we were in the last attempt.
+    /// The client id of the last attempt.
     client_id: u32,
 }
 
@@ -105,13 +105,13 @@ impl Attachment {
         matches!(self.phase, Phase::Held(_))
     }
 
-    /// Why the last attempt came to nothing; none once a lease is held.
+    /// Why the last attempt failed. `None` while a lease is held.
     pub fn refusal(&self) -> Option<&Refusal> {
         self.refusal.as_ref()
     }
 
     fn random(&mut self) -> u64 {
-        // xorshift64*: spread, not secrecy, is what is needed here.
+        // xorshift64*: the numbers need to be spread, not secret.
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;
@@ -127,7 +127,7 @@ impl Attachment {
         }
     }
 
-    /// A pause of half to one and a half times the usual one, longer after refusals in a row.
+    /// A pause of half to one and a half times the usual one, longer after consecutive refusals.
     fn pause_ns(&mut self) -> u64 {
         let factor = u64::from(self.refused_in_a_row.clamp(1, MAX_PAUSE_FACTOR));
         let usual = self.options.retry_ns.max(2) * factor;
@@ -139,7 +139,8 @@ impl Attachment {
         ((u64::from(client_id) << 32) | u64::from(self.counter)) as i64
     }
 
-    /// What is due now goes to `send`, which says whether it was taken. Some if the lease is lost.
+    /// Sends what is due with `send`, which returns whether the message was sent. `Some` if the lease is
+    /// lost.
     pub fn work(&mut self, now_ns: u64, send: &mut dyn FnMut(&[u8]) -> bool) -> Option<Lost> {
         for detach_request in std::mem::take(&mut self.detach_requests) {
             send(&detach_request);
@@ -153,8 +154,8 @@ impl Attachment {
             Phase::Waiting { .. } => None,
             Phase::Requested(requested) => {
                 if now_ns >= requested.since_ns + self.options.attach_timeout_ns && !requested.is_overdue {
-                    // It goes on asking as it did: a driver that makes gigabytes answers this request, and one
-                    // drawn anew would find the stream taken by the old one.
+                    // The same request is repeated: a driver that creates gigabytes responds to it later, and
+                    // a new request would find the stream taken by the old one.
                     requested.is_overdue = true;
                     self.refusal = Some(Refusal::NoAnswer);
                 }
@@ -211,7 +212,7 @@ impl Attachment {
     }
 
     fn lose(&mut self, lost: Lost, now_ns: u64) -> Lost {
-        // The driver may live after all: it need not wait for the expiry.
+        // The driver may still run: a detach spares it the wait for the expiry.
         if let Some(detach_request) = self.detach_request() {
             self.detach_requests.push(detach_request);
         }
@@ -243,7 +244,7 @@ impl Attachment {
         };
         if let Some(fault) = self.fault(response) {
             if response.lease_id != NULL_U64 {
-                // What cannot be used is given back.
+                // A lease that cannot be used is released.
                 let correlation_id = request.correlation_id.wrapping_add(1);
                 self.detach_requests.push(key.encode_detach(correlation_id));
             }
@@ -306,8 +307,8 @@ impl Attachment {
         }
     }
 
-    /// Whether the end of that lease may be what a refused producer waits for: the end of another's, not the
-    /// echo of what it gave back itself.
+    /// Whether the end of that lease may be what a refused producer waits for: the end of another client's
+    /// lease, not of its own.
     fn waits_for(&self, ended: &LeaseKey) -> bool {
         self.options.role == Role::Producer
             && ended.role == Role::Producer
@@ -315,11 +316,11 @@ impl Attachment {
             && matches!(self.refusal, Some(Refusal::Code(..)))
     }
 
-    /// The driver stops in order. True if that ends our lease.
+    /// The driver shuts down. True if that ends our lease.
     pub fn on_shutdown(&mut self, now_ns: u64) -> bool {
         let was_held = self.is_held();
         if was_held {
-            // Most often it is being restarted: a short pause, and then the repeats of an unanswered request.
+            // Usually the driver restarts: a short pause, then the repeats of an unanswered request.
             let short = (self.options.retry_ns / 10).max(1);
             let request_at_ns = now_ns + short + self.random() % short;
             self.phase = Phase::Waiting { request_at_ns };
@@ -327,7 +328,7 @@ impl Attachment {
         was_held
     }
 
-    /// The stream was announced: the driver lives.
+    /// The driver announced the stream, so it is running.
     pub fn on_announce(&mut self, epoch: u64, now_ns: u64) -> Option<Lost> {
         match &mut self.phase {
             Phase::Held(held) => {
@@ -335,7 +336,7 @@ impl Attachment {
                 let superseded = self.options.role == Role::Producer && epoch > held.epoch;
                 superseded.then(|| self.lose(Lost::LaterEpoch, now_ns))
             }
-            // A producer that was refused waits for the other's end; a consumer for this very announce.
+            // A refused producer waits for the end of the other lease, a consumer for this announce.
             Phase::Waiting { .. } if self.options.role == Role::Producer => None,
             _ => {
                 self.retry_now(now_ns);
@@ -344,7 +345,7 @@ impl Attachment {
         }
     }
 
-    /// Someone new speaks on the control stream, a driver perhaps: what is wanted is asked for at once.
+    /// A new image joined the control stream, possibly that of a driver: the pending request is sent at once.
     pub fn retry_now(&mut self, now_ns: u64) {
         let soon = now_ns + self.random() % SPREAD_NS;
         match &mut self.phase {
@@ -354,7 +355,7 @@ impl Attachment {
         }
     }
 
-    /// The media driver is gone, and every message with it.
+    /// The media driver is lost, and every message in flight with it.
     pub fn on_media_driver_lost(&mut self, now_ns: u64) -> Option<Lost> {
         match self.phase {
             Phase::Held(_) => Some(self.lose(Lost::MediaDriver, now_ns)),
@@ -365,7 +366,7 @@ impl Attachment {
         }
     }
 
-    /// The lease cannot be used here: it is given back, and asked for again after a pause.
+    /// The regions cannot be used here: releases the lease, and requests it again after a pause.
     pub fn release(&mut self, why: String, now_ns: u64) {
         if let Some(detach_request) = self.detach_request() {
             self.detach_requests.push(detach_request);
@@ -373,7 +374,7 @@ impl Attachment {
         self.refuse(Refusal::Regions(why), now_ns);
     }
 
-    /// The detach that ends a lease in order.
+    /// The detach request that ends a lease in order.
     pub fn detach_request(&mut self) -> Option<Vec<u8>> {
         let key = self.lease()?;
         let correlation_id = self.correlation_id(key.client_id);
@@ -381,20 +382,20 @@ impl Attachment {
     }
 }
 
-/// Why there is no lease: what the driver said, or that it said nothing.
+/// Why there is no lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     Code(i32, String),
-    /// An OK that cannot be used.
+    /// An OK response that cannot be used.
     Protocol(String),
-    /// The lease was granted, and its regions cannot be used here.
+    /// The lease was granted, but its regions cannot be used here.
     Regions(String),
     NoAnswer,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Not for us, or no longer.
+    /// For another client, or too late.
     Ignored,
     Granted,
     Refused,
@@ -403,13 +404,13 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revocation {
     NotOurs,
-    /// Our lease is over.
+    /// Our lease has ended.
     Ours,
-    /// The producer of the stream that we consume is gone; a later epoch will be announced.
+    /// The producer of the consumed stream is gone. A later epoch will be announced.
     ProducerGone,
 }
 
-/// How a lease was lost without a word from the driver.
+/// How a lease was lost without a message from the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
     NoAnnounce,
@@ -421,7 +422,7 @@ pub enum Lost {
 impl Lost {
     pub const fn why(self) -> &'static str {
         match self {
-            Self::NoAnnounce => "the driver gives no sign of life",
+            Self::NoAnnounce => "the driver sends no announces",
             Self::KeepaliveNotSent => "keepalives cannot be sent",
             Self::LaterEpoch => "the driver announces a later epoch",
             Self::MediaDriver => "the media driver is gone",

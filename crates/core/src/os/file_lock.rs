@@ -1,6 +1,8 @@
-//! A lock that dies with its holder: an open-file-description write lock on a small file that says
-//! who holds it. Closed in forked children, so that a child never keeps its parent's lock alive. The
-//! file goes with an orderly end; whoever locks one checks that it is still the one at its path.
+//! A file lock that the kernel releases when its holder dies: an open-file-description write lock on a small
+//! file that names the holder.
+//!
+//! Forked children close it, so that a child never keeps its parent's lock. An orderly release removes the
+//! file, so a new holder checks that the locked file is still the one at its path.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -12,7 +14,7 @@ use crate::os::fork::ForkGuardedFile;
 
 #[derive(Debug)]
 pub enum LockError {
-    /// Someone else holds it; what the file says of the holder.
+    /// Another process holds the lock. The text is what the file says about the holder.
     Held(String),
     Io(io::Error),
 }
@@ -39,7 +41,7 @@ fn write_lock() -> libc::flock {
     lock
 }
 
-/// Tries to take the write lock on byte 0. False: another open file description holds it.
+/// Tries to acquire the write lock on byte 0. False: another open file description holds it.
 pub fn try_lock(file: &File) -> io::Result<bool> {
     let lock = write_lock();
     // SAFETY: the descriptor is open and the struct lives through the call.
@@ -54,7 +56,7 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Whether another open file description holds the write lock on byte 0. Takes nothing.
+/// Whether another open file description holds the write lock on byte 0. Acquires nothing.
 pub fn is_held(file: &File) -> io::Result<bool> {
     let mut lock = write_lock();
     // SAFETY: the descriptor is open and the struct lives through the call.
@@ -62,17 +64,17 @@ pub fn is_held(file: &File) -> io::Result<bool> {
     if rc != 0 {
         return Err(io::Error::last_os_error());
     }
-    // A read lock of some other program would stand in our way, but it is no writer.
+    // A read lock of another program would block ours, but its holder is no writer.
     Ok(lock.l_type == libc::F_WRLCK as libc::c_short)
 }
 
-/// Whether nobody holds the lock at `path`, or there is none. Takes nothing.
+/// Whether nobody holds the lock at `path`, or there is none. Acquires nothing.
 pub fn is_free(path: &Path) -> bool {
     File::open(path).map_or(true, |file| is_held(&file).is_ok_and(|held| !held))
 }
 
 impl FileLock {
-    /// Takes the lock at `path` and writes `holder` into it.
+    /// Acquires the lock at `path` and writes `holder` into it.
     pub fn acquire(path: &Path, holder: &str) -> Result<Self, LockError> {
         let file = loop {
             let file = ForkGuardedFile::open(|| {
@@ -90,7 +92,7 @@ impl FileLock {
                 let _ = Read::take(&*file, 1024).read_to_string(&mut text);
                 return Err(LockError::Held(text.trim().to_owned()));
             }
-            // The holder before us may have removed the file between our opening and our locking.
+            // The previous holder may have removed the file between our open and our lock.
             let (ours, there) = (file.metadata()?, path.symlink_metadata());
             if there.is_ok_and(|t| (t.dev(), t.ino()) == (ours.dev(), ours.ino())) {
                 break file;
@@ -105,7 +107,7 @@ impl FileLock {
 impl Drop for FileLock {
     fn drop(&mut self) {
         if self.file.is_owner() {
-            // Still locked, so nobody else can have taken it.
+            // Still locked, so no other process can have acquired it.
             let _ = std::fs::remove_file(&self.path);
         }
     }

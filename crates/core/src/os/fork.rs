@@ -1,10 +1,11 @@
-//! What must not survive into a forked child: mappings, locks, and handles of threads that are gone.
+//! The fork guard: what must not survive in a forked child, namely mappings, locks and handles of threads
+//! that do not exist there.
 //!
-//! A child made by `fork` shares the parent's mappings and open-file-description locks but has none
-//! of its threads. Right after the fork, in the child, every registered mapping is replaced by
-//! private zero pages (so that a stray view reads zeros instead of the parent's memory, and cannot
-//! write into it), every registered lock descriptor is closed, and the generation is bumped, by
-//! which every handle knows that it belongs to another process.
+//! A child made by `fork` shares the parent's mappings and open-file-description locks but has none of its
+//! threads. Right after the fork, in the child, every registered mapping is replaced by private zero pages,
+//! so that a view reads zeros instead of the parent's memory and cannot write into it. Every registered lock
+//! descriptor is closed, and the generation is incremented, by which every handle knows that it belongs to
+//! another process.
 
 use std::cell::UnsafeCell;
 use std::fs::File;
@@ -19,8 +20,8 @@ static INSTALL: Once = Once::new();
 static REGISTRY: Registry =
     Registry { held: AtomicBool::new(false), entries: UnsafeCell::new(Entries::NONE) };
 
-/// A spin lock of our own: `fork` takes it in the parent and lets go of it in both processes, which a
-/// mutex of the standard library does not allow.
+/// A spin lock of our own: `fork` acquires it in the parent and releases it in both processes, which a mutex
+/// of the standard library does not allow.
 struct Registry {
     held: AtomicBool,
     entries: UnsafeCell<Entries>,
@@ -38,13 +39,13 @@ impl Entries {
 // SAFETY: the things are touched only while `held`.
 unsafe impl Sync for Registry {}
 
-/// Changes in every forked child. A handle remembers the one it was made in.
+/// A number that differs in every forked child. A handle stores the one it was created in.
 #[inline]
 pub fn generation() -> u64 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Remembers the process that made a handle.
+/// The process that created a handle.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkGuard(u64);
 
@@ -54,7 +55,7 @@ impl ForkGuard {
         Self(generation())
     }
 
-    /// True in the process that made the handle, false in its forked children.
+    /// True in the process that created the handle, false in its forked children.
     #[inline]
     pub fn is_owner(self) -> bool {
         self.0 == generation()
@@ -71,7 +72,7 @@ fn release() {
     REGISTRY.held.store(false, Ordering::Release);
 }
 
-/// Lets go of the registry, also when what ran under it panicked.
+/// Releases the registry, also after a panic.
 struct Released;
 
 impl Drop for Released {
@@ -80,7 +81,7 @@ impl Drop for Released {
     }
 }
 
-/// Runs `f` on the registry under the lock that `fork` also takes.
+/// Runs `f` on the registry under the lock that `fork` also acquires.
 fn with_registry<T>(f: impl FnOnce(&mut Entries) -> T) -> T {
     install();
     acquire();
@@ -97,7 +98,7 @@ pub fn forget_mapping(addr: *const u8) {
     with_registry(|t| t.mappings.retain(|(a, _)| *a != addr as usize));
 }
 
-/// A file that forked children do not have: neither its lock nor its memory lives on in them.
+/// A file that forked children do not have, so that its lock does not live on in them.
 #[derive(Debug)]
 pub struct ForkGuardedFile {
     file: ManuallyDrop<File>,
@@ -105,14 +106,14 @@ pub struct ForkGuardedFile {
 }
 
 impl ForkGuardedFile {
-    /// Opens with `open` while nobody can fork: no child gets the descriptor before it is known here.
+    /// Opens with `open` while no fork can happen: no child gets the descriptor before it is registered.
     pub fn open<E>(open: impl FnOnce() -> Result<File, E>) -> Result<Self, E> {
         let fork_guard = ForkGuard::current();
         let file = with_registry(|t| open().inspect(|f| t.descriptors.push(f.as_raw_fd())))?;
         Ok(Self { file: ManuallyDrop::new(file), fork_guard })
     }
 
-    /// True in the process that opened it; elsewhere there is no file behind it.
+    /// True in the process that opened the file. In a forked child there is no file behind it.
     pub fn is_owner(&self) -> bool {
         self.fork_guard.is_owner()
     }
@@ -128,7 +129,8 @@ impl Deref for ForkGuardedFile {
 
 impl Drop for ForkGuardedFile {
     fn drop(&mut self) {
-        // In a child the fork handler closed it already; the number may be someone else's by now.
+        // In a child the fork handler closed the descriptor already. Its number may belong to another file by
+        // now.
         if self.is_owner() {
             let fd = self.file.as_raw_fd();
             with_registry(|t| {

@@ -1,12 +1,12 @@
-//! Files that are mapped to be read once, from beginning to end.
+//! Prefetch of mapped files that are read once, from beginning to end.
 
 use rustix::mm::{Advice, madvise};
 
-/// Where the system does not say.
+/// Page size where the system does not report one.
 const PAGE: usize = 4096;
 
-/// Brings a part of a mapped file into memory and into the page table, so that whoever reads it next waits for
-/// neither disk nor faults. A hint: what cannot be had that way is fetched when it is read.
+/// Loads a part of a mapped file into memory and into the page table, so that its next reader waits for
+/// neither disk nor faults. A hint: what cannot be loaded now is loaded when it is read.
 pub fn prefetch(part: &[u8]) {
     // SAFETY: asks for a number.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE);

@@ -1,4 +1,4 @@
-//! The clocks of this host. `MONOTONIC` means nothing elsewhere.
+//! The clocks of this host. `CLOCK_MONOTONIC` has no meaning on another host.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -1,5 +1,5 @@
-//! What a producer grants its consumers (wire §5, §10.1.2, §10.1.3; decisions 22 and 23). Pure: hellos,
-//! configurations, signs of life and the time go in; answers, and lanes to open or close, come out.
+//! Grants of a producer to its consumers (wire §5, §10.1.2, §10.1.3; decisions 22 and 23). Pure: hellos,
+//! orders, QoS reports and the time go in; configs, and per-consumer streams to open or close, come out.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -7,20 +7,20 @@ use std::ops::RangeInclusive;
 use crate::wire::hello::{ConsumerConfig, ConsumerHello, Mode, ProgressHints, StreamAddress, StreamRequest};
 use crate::wire::layout::LAYOUT_VERSION;
 
-/// More consumers than one producer could serve with streams of their own; the rest share one.
+/// More consumers than one producer can serve with per-consumer streams. Further ones use the shared stream.
 const MAX_CONSUMERS: usize = 4096;
 
 #[derive(Clone, Debug)]
 pub struct GrantPolicy {
-    /// Channels that a lane may be on, as they are written.
+    /// Allowed channels of per-consumer streams, as text.
     pub channels: Vec<String>,
     pub descriptor_ids: RangeInclusive<u32>,
     pub control_ids: RangeInclusive<u32>,
-    /// A consumer that gives no sign of life for so long has left.
+    /// A consumer that sends neither hello nor QoS for this long is stale.
     pub stale_ns: u64,
 }
 
-/// What is to be done with the lanes of one consumer.
+/// A change to the per-consumer streams of one consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamChange {
     OpenDescriptors { consumer_id: u32, address: StreamAddress, max_rate_hz: u32 },
@@ -33,7 +33,7 @@ pub enum StreamChange {
 #[derive(Clone, Debug)]
 struct Grant {
     received_ns: u64,
-    /// It can read our regions: it maps shared memory, of our layout.
+    /// It maps shared memory of our layout.
     reads_shm: bool,
     supports_progress: bool,
     hints: ProgressHints,
@@ -41,7 +41,7 @@ struct Grant {
     mode: Mode,
     descriptor: Option<StreamAddress>,
     control: Option<StreamAddress>,
-    /// A supervisor has spoken: a later hello does not undo it.
+    /// A supervisor's order, which a later hello does not undo.
     ordered: Option<ConsumerConfig>,
 }
 
@@ -65,7 +65,7 @@ impl ConsumerGrants {
         self.consumers.is_empty()
     }
 
-    /// The answer to a hello, and what it changes. None: not for us.
+    /// The config that answers a hello, and the changes. `None`: for another stream.
     pub fn on_hello(
         &mut self,
         hello: &ConsumerHello,
@@ -102,7 +102,7 @@ impl ConsumerGrants {
         if let Some(ordered) = &consumer.ordered {
             consumer.mode = ordered.mode;
             if ordered.descriptor != StreamRequest::None {
-                // An order is as little a reason to open what is not allowed as a request.
+                // An order opens a disallowed stream as little as a request does.
                 consumer.descriptor = self.grant(&ordered.descriptor, &self.policy.descriptor_ids);
             }
         }
@@ -113,7 +113,7 @@ impl ConsumerGrants {
         Some((answer, changes))
     }
 
-    /// A supervisor tells one of our consumers what to do: taken over, so that a later hello does not undo it.
+    /// Adopts a supervisor's config of one of our consumers, so that a later hello does not undo it.
     pub fn on_order(&mut self, order: &ConsumerConfig, now_ns: u64) -> Vec<StreamChange> {
         if order.stream_id != self.stream_id {
             return Vec::new();
@@ -135,7 +135,7 @@ impl ConsumerGrants {
         changes
     }
 
-    /// QoS is a sign of life too.
+    /// A QoS report keeps a consumer fresh too.
     pub fn on_qos(&mut self, stream_id: u32, consumer_id: u32, now_ns: u64) {
         if stream_id == self.stream_id
             && let Some(consumer) = self.consumers.get_mut(&consumer_id)
@@ -144,7 +144,7 @@ impl ConsumerGrants {
         }
     }
 
-    /// Those who have left: their lanes are closed.
+    /// Closes the streams of stale consumers.
     pub fn on_tick(&mut self, now_ns: u64) -> Vec<StreamChange> {
         let stale_ns = self.policy.stale_ns;
         let mut closed = Vec::new();
@@ -158,7 +158,7 @@ impl ConsumerGrants {
         closed
     }
 
-    /// The consumer says that it leaves, or its lease has ended.
+    /// The consumer left, or its lease ended.
     pub fn on_leave(&mut self, consumer_id: u32) -> Vec<StreamChange> {
         let mut closed = Vec::new();
         if let Some(consumer) = self.consumers.remove(&consumer_id) {
@@ -167,14 +167,14 @@ impl ConsumerGrants {
         closed
     }
 
-    /// What the media driver refused is granted no longer; the consumer is told at its next hello.
+    /// Withdraws a stream that the media driver refused. The next config reports it to the consumer.
     pub fn on_refused(&mut self, consumer_id: u32) {
         if let Some(consumer) = self.consumers.get_mut(&consumer_id) {
             consumer.descriptor = None;
         }
     }
 
-    /// Whether anyone wants to hear of progress, and how often: the smallest of what was asked for.
+    /// The smallest progress hints of all consumers that ask for progress. `None` if there is none.
     pub fn progress(&self) -> Option<ProgressHints> {
         let smallest = |a: Option<u32>, b: Option<u32>| match (a, b) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -189,12 +189,13 @@ impl ConsumerGrants {
         })
     }
 
-    /// Whether someone without a control lane of its own wants progress: it goes out on the shared stream.
+    /// Whether a consumer without a per-consumer control stream asks for progress: then it is sent on the
+    /// shared stream.
     pub fn wants_shared_progress(&self) -> bool {
         self.consumers.values().any(|w| w.supports_progress && w.control.is_none())
     }
 
-    /// A lane on a channel that is allowed, with an id of our range that nobody else has.
+    /// Grants an address on an allowed channel, with a free id of the range.
     fn grant(&self, requested: &StreamRequest, ids: &RangeInclusive<u32>) -> Option<StreamAddress> {
         let address = requested_address(requested)?;
         let taken = |l: &Option<StreamAddress>| l.as_ref() == Some(&address);
@@ -209,7 +210,7 @@ impl ConsumerGrants {
             address.map_or(StreamRequest::None, |l| StreamRequest::At(l.clone()))
         };
         let descriptor = consumer.and_then(|w| w.descriptor.as_ref());
-        // Without a lane of its own nothing limits its rate.
+        // Without a per-consumer stream nothing limits the rate.
         let mode = match consumer {
             Some(w) if descriptor.is_some() || ordered.is_some() => w.mode,
             _ => Mode::Stream,

@@ -1,7 +1,7 @@
-//! A producer's standing words on the metadata stream: its announce and attributes, again and again, and its
-//! blobs now and then. Pure: it is told the time and who it speaks for, and says what is due.
+//! Schedule of a producer's metadata messages: announce and attributes every period, blobs less often
+//! (wire §10.3). Pure: time and identity go in, due messages come out.
 //!
-//! Whoever comes later has missed nothing for longer than a period; whoever says hello gets all at once.
+//! A late consumer waits one period at most. A consumer that sends a hello gets everything at once.
 
 use std::collections::VecDeque;
 
@@ -9,11 +9,11 @@ use crate::checksum;
 use crate::wire::layout::*;
 use crate::wire::metadata::{BlobAnnounce, BlobChunk, BlobComplete, CHUNK_MAX};
 
-/// Chunks sent in one round: the conductor has others to look after.
+/// Chunks sent in one duty cycle, because the conductor has other endpoints to serve.
 const CHUNKS_A_ROUND: usize = 16;
-/// Blobs are not said again sooner, however many ask.
+/// The shortest time between two rounds of blobs, however many consumers ask.
 const BLOB_PAUSE_NS: u64 = 1_000_000_000;
-/// Consumers remembered, and for how long after their last hello.
+/// Consumers kept, and for how long after their last hello.
 const MAX_KNOWN: usize = 1024;
 const FORGET_NS: u64 = 30_000_000_000;
 
@@ -23,7 +23,7 @@ pub struct Periods {
     pub blobs_ns: u64,
 }
 
-/// Who speaks for the stream at the moment.
+/// The producer id and epoch of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerIdentity {
     pub producer_id: u32,
@@ -56,13 +56,13 @@ impl ScheduledBlob {
 pub struct MetadataSchedule {
     stream_id: u32,
     periods: Periods,
-    /// The announce, whose producer and epoch are put in when it is said, and the attributes.
+    /// The announce, whose producer and epoch are filled in when it is sent, and the attributes.
     messages: Option<(Vec<u8>, Vec<u8>)>,
     due: bool,
     next_ns: u64,
     sent_as: Option<ProducerIdentity>,
     blobs: Vec<ScheduledBlob>,
-    /// The types of those that wait, and how far the first of them is.
+    /// The types of the queued blobs, and the next message of the first one.
     queue: VecDeque<u32>,
     at: usize,
     blobs_requested: bool,
@@ -90,7 +90,7 @@ impl MetadataSchedule {
         }
     }
 
-    /// Takes the place of what stood there, and is due at once. False: it is not an announce.
+    /// Replaces the attributes, which are due at once. False: the first message is not an announce.
     pub fn put(&mut self, announce: Vec<u8>, meta: Vec<u8>) -> bool {
         let length = MESSAGE_HEADER_LENGTH + usize::from(DATA_SOURCE_ANNOUNCE_BLOCK_LENGTH);
         let is_announce = announce.len() >= length
@@ -102,7 +102,7 @@ impl MetadataSchedule {
         is_announce
     }
 
-    /// A blob in place of the one of its type. `version` is the metadata version from which on it holds.
+    /// Replaces the blob of its type. `version` is the first metadata version that it applies to.
     pub fn put_blob(&mut self, blob_type: u32, version: u32, bytes: Vec<u8>) {
         self.take_blob(blob_type);
         let announce = BlobAnnounce {
@@ -126,7 +126,7 @@ impl MetadataSchedule {
         self.blobs.len() != before
     }
 
-    /// A consumer of the stream said hello. One that is new has heard nothing yet.
+    /// A consumer of the stream sent a hello. A new consumer gets everything.
     pub fn on_hello(&mut self, consumer_id: u32, now_ns: u64) {
         self.known.retain(|(_, received_ns)| now_ns.saturating_sub(*received_ns) < FORGET_NS);
         if let Some(known) = self.known.iter_mut().find(|(id, _)| *id == consumer_id) {
@@ -141,7 +141,7 @@ impl MetadataSchedule {
         self.blobs_requested = true;
     }
 
-    /// Whether `send_due` would say something, if it may speak.
+    /// Whether `send_due` would send something.
     pub fn is_due(&self, now_ns: u64) -> bool {
         let messages = self.messages.is_some() && (self.due || now_ns >= self.next_ns);
         messages || !self.queue.is_empty() || self.blobs_are_due(now_ns)
@@ -160,10 +160,10 @@ impl MetadataSchedule {
         self.next_blobs_ns = now_ns + self.periods.blobs_ns;
     }
 
-    /// Gives what is due to `send`, which says whether it was taken; what was not stays due.
+    /// Sends what is due with `send`, which returns whether the message was sent. Unsent messages stay due.
     pub fn send_due(&mut self, now_ns: u64, identity: ProducerIdentity, send: &mut dyn FnMut(&[u8]) -> bool) {
         if self.sent_as != Some(identity) {
-            // Another epoch: its readers know of nothing yet.
+            // A new epoch: its consumers have received nothing yet.
             self.sent_as = Some(identity);
             self.due = true;
             self.queue_all(now_ns);
@@ -174,7 +174,7 @@ impl MetadataSchedule {
             let body = &mut announce[MESSAGE_HEADER_LENGTH..];
             put_u32(body, DATA_SOURCE_ANNOUNCE_PRODUCER_ID, identity.producer_id);
             put_u64(body, DATA_SOURCE_ANNOUNCE_EPOCH, identity.epoch);
-            // The announce first: it says of which epoch the attributes are.
+            // The announce first: it names the epoch of the attributes.
             if !(send(announce) && send(meta)) {
                 return;
             }
@@ -231,7 +231,7 @@ mod tests {
         schedule.put(announce.encode(), meta.encode())
     }
 
-    /// What is said at a time, in words; with a limit on how much is taken.
+    /// The messages sent at a time, as text, with a limit on how many are accepted.
     fn sent_at(
         schedule: &mut MetadataSchedule,
         now_ns: u64,

@@ -1,5 +1,5 @@
-//! When a producer tells of a frame that is still filling (wire §10.2.2). Pure: what is filled and the time go
-//! in, words to send come out. Seldom enough for everyone: it is the producer who decides.
+//! Schedule of FrameProgress messages (wire §10.2.2). Pure: filled bytes and the time go in, due updates come
+//! out. The producer bounds the rate for all consumers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,17 +9,17 @@ use crate::wire::hello::ProgressHints;
 
 const DEFAULT_INTERVAL_US: u32 = 250;
 const DEFAULT_BYTES: u32 = 64 << 10;
-/// After so many intervals even a small step is told: a slow source is not a silent one.
+/// After this many intervals even a small step is sent, so that a slow source stays visible.
 const MAX_QUIET_INTERVALS: u64 = 8;
 
-/// What no consumer's wish goes below.
+/// Lower bounds on what consumers may ask for.
 #[derive(Clone, Copy, Debug)]
 pub struct ProgressLimits {
     pub interval_us: u32,
     pub bytes_delta: u32,
 }
 
-/// How often, and for how much, progress is told.
+/// How often, and after how many bytes, progress is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgressPace {
     pub interval_ns: u64,
@@ -29,7 +29,7 @@ pub struct ProgressPace {
 }
 
 impl ProgressPace {
-    /// From the smallest of what consumers asked for, and no less than the floors.
+    /// The pace of the smallest hints, bounded by the limits.
     pub fn of(hints: ProgressHints, limits: ProgressLimits) -> Self {
         let interval_us = hints.interval_us.unwrap_or(DEFAULT_INTERVAL_US).max(limits.interval_us);
         // 0 rows: the consumer does not know (wire §10.1.2).
@@ -39,7 +39,7 @@ impl ProgressPace {
         Self { interval_ns, bytes, units, least_bytes: limits.bytes_delta }
     }
 
-    /// The bytes that are worth a word, for rows (or columns) of `stride` bytes: whichever comes first.
+    /// The bytes that make an update due, for rows (or columns) of `stride` bytes: the smaller of both hints.
     pub fn delta(&self, stride: u32) -> u64 {
         let rows = self.units.map(|units| u64::from(units) * u64::from(stride));
         let least = match (self.bytes.map(u64::from), rows) {
@@ -50,7 +50,7 @@ impl ProgressPace {
     }
 }
 
-/// How many bytes of an open slot are in place. Stored by whoever fills it, after the bytes themselves.
+/// How many bytes of an open slot are written. Stored by the writing thread, after the bytes themselves.
 #[derive(Clone, Debug, Default)]
 pub struct FilledBytes(Arc<AtomicU64>);
 
@@ -59,7 +59,7 @@ impl FilledBytes {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Never backwards, whoever comes first of two threads. Pairs with `get`.
+    /// Never decreases, whichever of two threads is first. Pairs with `get`.
     pub fn raise(&self, bytes: u64) {
         self.0.fetch_max(bytes, Ordering::Release);
     }
@@ -70,7 +70,7 @@ struct Open {
     seq: u64,
     filled: FilledBytes,
     stride: u32,
-    /// What was said last, and when; none: nothing yet.
+    /// Bytes and time of the last update. `None`: nothing sent yet.
     sent: Option<(u64, u64)>,
 }
 
@@ -81,18 +81,18 @@ pub struct ProgressUpdate {
     pub state: ProgressState,
 }
 
-/// The frames of one stream that are filling, and what has been told of each.
+/// The frames of one stream that are being written, and the last update of each.
 #[derive(Debug, Default)]
 pub struct ProgressSchedule {
     pace: Option<ProgressPace>,
-    /// When a frame was last said to have started, and to have gone on.
+    /// When a frame was last reported as started, and as in progress.
     started_ns: Option<u64>,
     continued_ns: Option<u64>,
     open: Vec<Open>,
 }
 
 impl ProgressSchedule {
-    /// None: nobody listens, so nothing is told.
+    /// `None`: no consumer asks for progress, so nothing is sent.
     pub fn set_pace(&mut self, pace: Option<ProgressPace>) {
         self.pace = pace;
     }
@@ -107,13 +107,14 @@ impl ProgressSchedule {
         filled
     }
 
-    /// The next thing to say. Call until `None`.
+    /// The next update to send. Call until `None`.
     ///
-    /// In one interval at most one frame is said to have started and one to have gone on: the rate of a stream
-    /// is bounded however many frames it fills at once. Of several that have news, the one that waited longest.
+    /// In one interval at most one frame is reported as started and one as in progress, so the rate of a
+    /// stream is bounded however many frames are open. Among several frames the one that waited longest is
+    /// reported.
     pub fn next(&mut self, now_ns: u64) -> Option<ProgressUpdate> {
         let pace = self.pace?;
-        // From the last time, not up to a time: an eager listener does not wait for a patient one's interval.
+        // Measured from the last update, so a shorter interval applies at once.
         let is_time = |last: Option<u64>| last.is_none_or(|ns| now_ns.saturating_sub(ns) >= pace.interval_ns);
         if is_time(self.started_ns)
             && let Some(open) = self.open.iter_mut().find(|o| o.sent.is_none())
@@ -134,7 +135,7 @@ impl ProgressSchedule {
         Some(open.update(ProgressState::Progress, filled, now_ns))
     }
 
-    /// The frame is committed. What was begun is said to be complete.
+    /// The frame is committed. A frame that was reported as started is reported as complete.
     pub fn complete(&mut self, seq: u64, values_len: u64) -> Option<ProgressUpdate> {
         let was_sent = self.forget(seq);
         (was_sent && self.pace.is_some()).then_some(ProgressUpdate {
@@ -144,7 +145,7 @@ impl ProgressSchedule {
         })
     }
 
-    /// The frame will not be. True if it was told of already.
+    /// The frame is abandoned. True if an update of it was sent.
     pub fn forget(&mut self, seq: u64) -> bool {
         let at = self.open.iter().position(|o| o.seq == seq);
         at.is_some_and(|at| self.open.swap_remove(at).sent.is_some())
@@ -156,7 +157,7 @@ impl ProgressSchedule {
 }
 
 impl Open {
-    /// How far it is, if that is worth a word.
+    /// The filled bytes, if an update is due.
     fn new_bytes(&self, pace: &ProgressPace, now_ns: u64) -> Option<u64> {
         let (sent, sent_ns) = self.sent?;
         let filled = self.filled.get();

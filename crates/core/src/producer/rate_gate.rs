@@ -1,8 +1,8 @@
-//! Lets at most so many frames a second pass, by the frames' own timestamps (wire §11).
+//! Rate limit of a per-consumer stream, by the frames' own timestamps (wire §11). Pure.
 //!
-//! The gate keeps its beat: a frame may come up to half an interval before it, and what one comes late is not
-//! added to the next one's wait. So the rate over seconds is the rate asked for, whatever the source's own
-//! and however unsteady. After a pause the beat starts anew, so that no burst follows.
+//! The gate keeps a fixed schedule: a frame may come up to half an interval early, and the delay of a late
+//! frame is not added to the next. So the rate over seconds is the requested one, however unsteady the source
+//! is. After a pause the schedule starts again, so that no burst follows.
 
 #[derive(Clone, Debug)]
 pub struct RateGate {
@@ -11,26 +11,26 @@ pub struct RateGate {
 }
 
 impl RateGate {
-    /// None for 0, which means no limit.
+    /// `None` for 0, which means no limit.
     pub fn new(max_rate_hz: u32) -> Option<Self> {
         (max_rate_hz > 0).then(|| Self { interval_ns: 1_000_000_000 / u64::from(max_rate_hz), next_ns: None })
     }
 
-    /// Whether a frame of that time may pass.
+    /// Whether a frame with this timestamp may pass.
     pub fn admits(&mut self, timestamp_ns: u64) -> bool {
         let Some(next_ns) = self.next_ns else {
             self.next_ns = Some(timestamp_ns.saturating_add(self.interval_ns));
             return true;
         };
-        // A source whose clock was set back would otherwise be silent until it has caught up.
+        // A source whose clock was set back would otherwise be blocked until it has caught up.
         let set_back = timestamp_ns.saturating_add(2 * self.interval_ns) < next_ns;
         if timestamp_ns.saturating_add(self.interval_ns / 2) < next_ns && !set_back {
             return false;
         }
         let on_schedule = next_ns.saturating_add(self.interval_ns);
         let fell_behind = on_schedule <= timestamp_ns;
-        let anew = timestamp_ns.saturating_add(self.interval_ns);
-        self.next_ns = Some(if fell_behind || set_back { anew } else { on_schedule });
+        let restarted_ns = timestamp_ns.saturating_add(self.interval_ns);
+        self.next_ns = Some(if fell_behind || set_back { restarted_ns } else { on_schedule });
         true
     }
 }
@@ -67,7 +67,7 @@ mod tests {
     }
 
     proptest! {
-        /// Times are the source's to set, so they may be anything.
+        /// The source sets timestamps, so they may have any value.
         #[test]
         fn any_timestamps_are_handled(max_hz in 1u32.., times in proptest::collection::vec(any::<u64>(), 0..20)) {
             let count = passed(max_hz, times.iter().copied());

@@ -1,19 +1,19 @@
-//! Who reads which epoch of a stream, by the QoS that consumers report. Pure.
+//! The number of consumers that read an epoch, from their QoS reports. Pure.
 
 use std::collections::BTreeMap;
 
-/// Remembered at most; who is silent for longest goes first.
+/// Consumers kept at most. The one whose report is oldest is evicted first.
 const MAX_READERS: usize = 1024;
 
 #[derive(Debug)]
 pub struct Readers {
     stale_ns: u64,
-    /// By consumer: the epoch it has mapped, and when it said so.
+    /// By consumer: its mapped epoch, and the time of the report.
     reports: BTreeMap<u32, (u64, u64)>,
 }
 
 impl Readers {
-    /// Who says nothing for `stale_ns` has left.
+    /// A consumer without a report for `stale_ns` does not count.
     pub fn new(stale_ns: u64) -> Self {
         Self { stale_ns, reports: BTreeMap::new() }
     }
@@ -32,7 +32,7 @@ impl Readers {
         self.reports.remove(&consumer_id);
     }
 
-    /// How many have mapped this epoch, as far as they have said.
+    /// How many consumers have mapped this epoch.
     pub fn of(&self, epoch: u64, now_ns: u64) -> usize {
         let is_fresh = |at: u64| now_ns.saturating_sub(at) <= self.stale_ns;
         self.reports.values().filter(|(mapped, at)| *mapped == epoch && is_fresh(*at)).count()

@@ -1,10 +1,10 @@
-//! The order in which a producer's sequences go out.
+//! The order in which a producer publishes its sequences (wire §15.18). Pure.
 //!
-//! A claim takes the next slot, and with it the next sequence; offers may go on beside it. Readers
-//! take a sequence that goes backwards for a restart, so descriptors leave strictly in order: a
-//! frame committed behind an open claim waits until that claim is settled. A claim given up gives
-//! its sequence back if it is still the newest; otherwise it leaves one hole, which is counted.
-//! Nothing ever wraps onto a claimed slot: such a frame is dropped at the door.
+//! A claim takes the next slot, and with it the next sequence; offers may continue beside it. Readers treat a
+//! sequence that goes backwards as a restart, so descriptors are published strictly in order: a frame
+//! committed behind an open claim is deferred until that claim is settled. An abandoned claim returns its
+//! sequence if it is still the newest; otherwise it leaves one hole, which is counted. Nothing wraps onto a
+//! claimed slot: such a frame is refused.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -17,7 +17,7 @@ enum State {
 #[derive(Debug)]
 pub struct Sequencer {
     states: Vec<State>,
-    /// The next sequence to hand out.
+    /// The next sequence to give out.
     next: u64,
     /// The oldest sequence that is not settled yet; equal to `next` when none is open.
     oldest: u64,
@@ -51,7 +51,7 @@ impl Sequencer {
         *self.slot(seq) = State::Committed;
     }
 
-    /// The claim on `seq` is given up. True if that left a hole in the sequence.
+    /// Abandons the claim on `seq`. True if that left a hole in the sequence.
     pub fn abandon(&mut self, seq: u64) -> bool {
         if seq + 1 == self.next {
             *self.slot(seq) = State::Free;
@@ -62,19 +62,19 @@ impl Sequencer {
         true
     }
 
-    /// The claim on `seq` is given up, and readers know of it already: its sequence is never given out again.
+    /// Abandons the claim on `seq` that readers know of: its sequence is never given out again.
     pub fn leave_hole(&mut self, seq: u64) {
         *self.slot(seq) = State::Abandoned;
     }
 
-    /// The nearest newer frame that is complete already, where claims are settled out of turn.
+    /// The nearest newer frame that is already committed, where claims are settled out of order.
     #[inline]
     pub fn next_committed(&self, seq: u64) -> Option<u64> {
         let mask = self.states.len() as u64 - 1;
         (seq + 1..self.next).find(|s| self.states[(s & mask) as usize] == State::Committed)
     }
 
-    /// The next sequence whose descriptor may go out. Call until `None`.
+    /// The next sequence whose descriptor may be published. Call until `None`.
     #[inline]
     pub fn release(&mut self) -> Option<u64> {
         while self.oldest < self.next {
@@ -95,19 +95,19 @@ impl Sequencer {
         None
     }
 
-    /// Frames come with sequences of their own, and this one is out: the next is a later one.
+    /// A frame with a given sequence is published: continue after it.
     pub fn jump_past(&mut self, seq: u64) {
         (self.oldest, self.next) = (seq + 1, seq + 1);
     }
 
-    /// The end: how many committed frames still waited for an older claim.
+    /// Closes the sequencer. Returns how many committed frames were still deferred.
     pub fn give_up(&mut self) -> u64 {
         let waiting = (self.oldest..self.next).filter(|seq| *self.slot(*seq) == State::Committed).count();
         self.oldest = self.next;
         waiting as u64
     }
 
-    /// The sequence the next frame gets.
+    /// The sequence of the next frame.
     pub fn next_seq(&self) -> u64 {
         self.next
     }

@@ -1,23 +1,23 @@
-//! Batches of a recording's segment that are written like the one before them.
+//! Scan of a segment for record batches that have the layout of the one before. Pure.
 //!
-//! A writer changes only numbers from batch to batch. So the flatbuffer of one is walked and checked elsewhere, and
-//! those that follow are found by comparing bytes. Whatever differs in anything else, or is torn, or was changed,
-//! ends the run: whoever asked looks at that one more closely.
+//! A writer changes only numbers from batch to batch. So Python parses and checks the flatbuffer of one
+//! batch, and those that follow are found by comparing bytes. A batch that differs in anything else, is
+//! truncated or was changed ends the scan, and the caller parses it completely.
 
 use std::ops::Range;
 
 use crate::checksum;
 
-/// A mark, and the size of the metadata that follow.
+/// A marker, and the size of the metadata that follows.
 pub const PREFIX_BYTES: usize = 8;
 const CONTINUATION: [u8; 4] = [0xff; 4];
 const PAIR_BYTES: usize = 16;
-/// Eight digits of the checksum, a colon, and twelve of how much of the body it covers.
+/// Eight hex digits of the checksum, a colon, and twelve of the body bytes it covers.
 const CHECK_BYTES: usize = 21;
 const DIGITS: usize = 8;
 const ZEROS: [u8; DIGITS] = [b'0'; DIGITS];
 
-/// Where the numbers stand in the metadata of the batches.
+/// Where the numbers are in the metadata of the batches.
 #[derive(Clone, Debug)]
 pub struct BatchTemplate {
     pub body_bytes_at: usize,
@@ -26,12 +26,12 @@ pub struct BatchTemplate {
     pub nodes: Range<usize>,
     pub buffers: Range<usize>,
     pub check_at: usize,
-    /// Which buffer has the sequences, and which ones describe the tensors.
+    /// The index of the buffer with the sequences, and of those that describe the tensors.
     pub seq: usize,
     pub sources: Vec<usize>,
 }
 
-/// A batch that is complete.
+/// A complete batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
     pub start: usize,
@@ -40,12 +40,12 @@ pub struct Batch {
     pub rows: usize,
     pub first_seq: u64,
     pub last_seq: u64,
-    /// Where the first of those before it begins that say the same of their tensors, at the same places of their
-    /// bodies; its own start if there is none.
+    /// The start of the first earlier batch that describes its tensors identically, at the same offsets of
+    /// its body. Its own start if there is none.
     pub like: usize,
 }
 
-/// The batches behind the one at `model`, as long as they are like it. The model itself was checked already.
+/// The batches behind the one at `model` that have its layout. The model itself is already checked.
 #[must_use]
 pub fn scan_alike(data: &[u8], model: usize, shape: &BatchTemplate) -> Vec<Batch> {
     let mut found = Vec::new();
@@ -78,7 +78,7 @@ pub fn scan_alike(data: &[u8], model: usize, shape: &BatchTemplate) -> Vec<Batch
 }
 
 impl BatchTemplate {
-    /// What lies between the numbers; None if they do not all lie in so many bytes of metadata, apart.
+    /// The byte ranges between the numbers. `None` if the numbers overlap or exceed the metadata.
     fn common(&self, size: usize) -> Option<Vec<Range<usize>>> {
         let mut numbers = [
             self.body_bytes_at..self.body_bytes_at.checked_add(8)?,
@@ -102,7 +102,7 @@ impl BatchTemplate {
     }
 }
 
-/// One message of the stream, which lies in the data as a whole.
+/// One message of the stream that is completely in the data.
 struct Message<'a> {
     metadata: &'a [u8],
     body: &'a [u8],
@@ -178,7 +178,7 @@ fn number(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(read).ok()
 }
 
-/// As we write them: in lower case. Whoever takes others looks for itself.
+/// Lower-case digits, as our writer writes them. Other forms are left to the caller.
 fn hexadecimal(digits: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0, |sum, &digit| {
         let value = match digit {

@@ -1,5 +1,5 @@
-//! The memory that a recorder keeps frames in until they are on disk: one mapping, made and touched once, cut
-//! into chunks. An arena is a run of chunks; whoever drops it gives them back.
+//! The memory that a recorder keeps frames in until they are on disk: one mapping, allocated once and divided
+//! into blocks. An arena is a run of blocks, which are reused when it is dropped.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,16 +8,16 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::os::fork::ForkGuard;
 
-/// Where payloads begin in an arena, and in the file that it is written to.
+/// Alignment of payloads in an arena, and in the file that it is written to.
 pub const ALIGNMENT: usize = 64;
 
-/// All of a recorder's memory for payloads. Its size is the bound on what can wait for the disk.
+/// All payload memory of a recorder. Its size bounds what can wait for the disk.
 #[derive(Debug)]
 pub struct BlockPool {
     ptr: *mut u8,
     len: usize,
     block_bytes: usize,
-    /// Which chunks are in use. Held for moments, once an arena.
+    /// Which blocks are in use. Locked briefly, once per arena.
     taken: Mutex<Vec<bool>>,
     in_use: AtomicUsize,
     fork_guard: ForkGuard,
@@ -28,7 +28,7 @@ unsafe impl Send for BlockPool {}
 // SAFETY: as above; what is shared is behind the mutex.
 unsafe impl Sync for BlockPool {}
 
-/// A run of chunks, free to be written by its owner.
+/// A run of blocks that only its owner writes.
 #[derive(Debug)]
 pub struct BlockRun {
     blocks: Arc<BlockPool>,
@@ -37,8 +37,8 @@ pub struct BlockRun {
 }
 
 impl BlockPool {
-    /// Maps `total_bytes` in chunks of `block_bytes`, both rounded up to pages, and touches every page: too
-    /// little memory is an error now, and no frame waits for a page later.
+    /// Maps `total_bytes` in blocks of `block_bytes`, both rounded up to pages, and touches every page: a
+    /// lack of memory is an error now, and no frame waits for a page later.
     pub fn new(total_bytes: usize, block_bytes: usize) -> std::io::Result<Arc<Self>> {
         let page = page_bytes();
         let block_bytes = block_bytes.max(1).next_multiple_of(page);
@@ -63,7 +63,7 @@ impl BlockPool {
             // Large pages where the system has them, best effort.
             let _ = madvise(ptr, len, Advice::LinuxHugepage);
             if madvise(ptr, len, Advice::LinuxPopulateWrite).is_err() {
-                // A kernel that does not know this: the old way.
+                // An older kernel: touch the pages one by one.
                 for at in (0..len).step_by(page) {
                     pool.ptr.add(at).write_volatile(0);
                 }
@@ -76,7 +76,7 @@ impl BlockPool {
         self.block_bytes
     }
 
-    /// False in a forked child, where a lock may be held by a thread that is not there.
+    /// False in a forked child, where a thread that does not exist may hold a lock.
     pub fn is_owner(&self) -> bool {
         self.fork_guard.is_owner()
     }
@@ -85,12 +85,12 @@ impl BlockPool {
         self.len
     }
 
-    /// Bytes of chunks that are in use, filled or not.
+    /// Bytes of the blocks in use, filled or not.
     pub fn used_bytes(&self) -> usize {
         self.in_use.load(Ordering::Relaxed) * self.block_bytes
     }
 
-    /// A run of chunks that holds `bytes`; None while there is none.
+    /// A run of blocks of at least `bytes`. `None` while there is none.
     pub fn take(self: &Arc<Self>, bytes: usize) -> Option<BlockRun> {
         let count = bytes.div_ceil(self.block_bytes).max(1);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,7 +123,7 @@ impl BlockRun {
         self.count * self.blocks.block_bytes
     }
 
-    /// The address of a byte of the run; the caller stays inside.
+    /// The address of a byte of the run. The caller stays inside.
     #[inline]
     pub fn at(&self, at: usize) -> *mut u8 {
         debug_assert!(at <= self.bytes());

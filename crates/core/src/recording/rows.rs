@@ -1,11 +1,11 @@
-//! What a track hands over: rows, gaps, and the memory they lie in.
+//! What a stream buffer hands over: rows, gaps, and their memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::recording::block_pool::{BlockPool, BlockRun};
 use crate::wire::layout::MAX_DIMS;
 
-/// One frame, as the columns of a batch have it. `tensorpool.recorder` reads it by these offsets.
+/// One frame, in the columns of a batch. `tensorpool.recorder` reads it by these offsets.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Row {
@@ -26,14 +26,14 @@ pub struct Row {
     pub unused: [u8; 3],
 }
 
-/// Sequences that are not there.
+/// Missing sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
     pub epoch: u64,
     pub first_seq: u64,
     pub count: u64,
     pub reason: &'static str,
-    /// Before which row of its arena; the number of rows: behind the last.
+    /// The row of its arena before which it is. The number of rows: behind the last.
     pub before_row: u32,
     pub time_ns: i64,
 }
@@ -46,7 +46,7 @@ pub struct Arena {
     pub rows: Vec<Row>,
     pub gaps: Vec<Gap>,
     pub filled_bytes: usize,
-    /// None where there is nothing but gaps.
+    /// `None` for an arena of gaps only.
     pub run: Option<BlockRun>,
     pub(super) since_ns: u64,
     pub(super) memory: Arc<ArenaPool>,
@@ -58,7 +58,7 @@ impl Drop for Arena {
     }
 }
 
-/// What arenas are made of: chunks for payloads, and lists of rows. Both are used again and again.
+/// The memory of arenas: blocks for payloads, and lists of rows. Both are reused.
 #[derive(Debug)]
 pub struct ArenaPool {
     pub blocks: Arc<BlockPool>,

@@ -1,8 +1,8 @@
-//! What a recorder keeps of one stream: rows and gaps, in the order of sequences, in arenas.
+//! The frames of one recorded stream: rows and gaps, in the order of sequences, in arenas. Pure.
 //!
-//! Of each epoch, from the first sequence that was told, every sequence is a row or in a gap, once: that is the
-//! ledger. No clock is read here, and nothing waits. Rows are pushed to arenas that were made before; where
-//! none is free, the frame is lost and said to be.
+//! Of each epoch, from its first known sequence on, every sequence is a row or in a gap, exactly once: that
+//! is the ledger. No clock is read here and nothing waits. Rows go into arenas that exist already. Where none
+//! is free, the frame is lost and recorded as a gap.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::recording::block_pool::{ALIGNMENT, BlockRun};
 
 use super::rows::{Arena, ArenaPool, Gap, Row};
 
-/// Offsets in a batch are 32-bit and signed, in the file that it is written to.
+/// Offsets in a batch of the file are 32-bit and signed.
 pub const MAX_PAYLOAD_BYTES: usize = (1 << 31) - 2 * ALIGNMENT;
 
 pub const BACKLOG: &str = "recorder_backlog";
@@ -21,7 +21,7 @@ pub const UNMAPPED: &str = "unmapped";
 pub const EPOCH: &str = "epoch";
 pub const GAP: &str = "gap";
 
-/// Why a recorder loses what a consumer would have received, and what that means.
+/// Why a recorder loses frames that a consumer would have received, with the text for users.
 pub const REASONS: [(&str, &str); 4] = [
     (BACKLOG, "The buffer was full: frames came faster than the disk took them."),
     (DISK_FULL, "The buffer was full, and so was the disk."),
@@ -29,17 +29,17 @@ pub const REASONS: [(&str, &str); 4] = [
     (NOT_RECORDING, "No recorder was there."),
 ];
 
-/// Gaps of an arena; beyond that neighbours are put together, which keeps the count and loses a reason.
+/// Gaps of an arena. Further neighbours are merged, which keeps the count and loses a reason.
 const MAX_GAPS: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub rows: usize,
-    /// An arena is handed over when it is this old; 0 for only when it is full.
+    /// An arena of this age is handed over. 0: only when it is full.
     pub age_ns: u64,
 }
 
-/// Where an epoch stands: every sequence from the first told up to this one is a row or in a gap.
+/// The position in an epoch: every known sequence before it is a row or in a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
     epoch: u64,
@@ -52,15 +52,15 @@ pub struct StreamBuffer {
     limits: Limits,
     open: Option<Arena>,
     full: Vec<Arena>,
-    /// Gaps that have no arena to go into.
+    /// Gaps that have no arena yet.
     lost: Vec<Gap>,
     lost_since_ns: u64,
     position: Option<Position>,
-    /// The epoch before: what comes of it now is lost, and still counted.
+    /// The previous epoch: its further frames are lost, and still counted.
     previous: Option<Position>,
-    /// An epoch that is not mapped yet: from where, and up to where, it was heard of.
+    /// An epoch that is not mapped yet: its first known sequence, and the next one.
     ahead: Option<(Position, u64)>,
-    /// What is missing before the first row, in the epoch that is gone on with, came while nobody recorded.
+    /// Sequences missing before the first row of the resumed epoch passed while nothing was recorded.
     is_resuming: bool,
     pub backlog_reason: &'static str,
     pub counts: Counts,
@@ -73,12 +73,12 @@ pub struct Counts {
     pub rows: u64,
     pub bytes: u64,
     pub lost: u64,
-    /// Frames that were told again, or of an epoch that is over: no sequence of the ledger.
+    /// Repeated frames, or frames of a past epoch: not part of the ledger.
     pub strays: u64,
 }
 
 impl StreamBuffer {
-    /// `resume`: epoch and last sequence that are recorded already.
+    /// `resume`: the epoch and last sequence that are recorded already.
     pub fn new(stream_id: u32, memory: Arc<ArenaPool>, limits: Limits, resume: Option<(u64, u64)>) -> Self {
         Self {
             stream_id,
@@ -107,7 +107,7 @@ impl StreamBuffer {
         self.limits.age_ns = age_ns;
     }
 
-    /// What the clocks show from here on: monotonic, and the time of day.
+    /// Sets the monotonic time and the wall clock time.
     pub fn set_time(&mut self, now_ns: u64, wall_ns: i64) {
         (self.now_ns, self.wall_ns) = (now_ns, wall_ns);
     }
@@ -116,7 +116,7 @@ impl StreamBuffer {
         self.wall_ns = wall_ns;
     }
 
-    /// Sequences of an epoch that will never be rows.
+    /// Records sequences of an epoch that will never be rows.
     pub fn lost(&mut self, epoch: u64, first_seq: u64, count: u64, reason: &'static str) {
         if count == 0 {
             return;
@@ -125,14 +125,15 @@ impl StreamBuffer {
             Some(at) if epoch < at.epoch => self.lost_before(epoch, first_seq, count),
             _ => {
                 self.reach(epoch, first_seq);
-                // Aeron lets a newcomer begin where the slowest reader is: that is before we came.
+                // Aeron lets a new subscription begin at the slowest reader's position, which is before we
+                // joined.
                 let reason = if self.is_resuming { NOT_RECORDING } else { reason };
                 self.note(epoch, first_seq, count, reason);
             }
         }
     }
 
-    /// A descriptor of an epoch that is not mapped: over already, or not there yet.
+    /// A descriptor of an epoch that is not mapped: past, or to come.
     pub fn unmapped(&mut self, epoch: u64, seq: u64) {
         if self.position.is_some_and(|at| epoch < at.epoch) {
             return self.lost_before(epoch, seq, 1);
@@ -140,14 +141,14 @@ impl StreamBuffer {
         if self.position.is_some_and(|at| epoch == at.epoch) {
             return self.lost(epoch, seq, 1, UNMAPPED);
         }
-        // Anyone may write any number: it counts once that epoch is really there.
+        // Any process may write any number: it counts only once that epoch is mapped.
         match &mut self.ahead {
             Some((first, next)) if first.epoch == epoch => *next = seq.saturating_add(1).max(*next),
             ahead => *ahead = Some((Position { epoch, next: seq }, seq.saturating_add(1))),
         }
     }
 
-    /// Room for the payload of the next frame; None if the frame is lost, and noted as such.
+    /// Claims room for the payload of the next frame. `None` if the frame is lost, which is recorded.
     pub fn begin(&mut self, epoch: u64, seq: u64, len: usize) -> Option<*mut u8> {
         if self.position.is_some_and(|at| epoch < at.epoch || (epoch == at.epoch && seq < at.next)) {
             self.counts.strays += 1;
@@ -171,7 +172,7 @@ impl StreamBuffer {
         arena.run.as_ref().map(|run| run.at(arena.filled_bytes))
     }
 
-    /// The payload is where `begin` said, whole. `row` lacks the places that are known here.
+    /// Adds a row whose payload is complete at the address that `begin` returned. Fills in its offsets.
     pub fn commit(&mut self, mut row: Row) {
         let Some(arena) = &mut self.open else { return };
         let Some(run) = &arena.run else { return };
@@ -189,7 +190,7 @@ impl StreamBuffer {
         arena.rows.push(row);
     }
 
-    /// Whether `take_full` may have something to give.
+    /// Whether `take_full` may return something.
     pub fn is_due(&self) -> bool {
         !self.full.is_empty()
             || self.open.as_ref().is_some_and(|arena| self.is_old(arena.since_ns))
@@ -200,8 +201,8 @@ impl StreamBuffer {
         self.limits.age_ns > 0 && self.now_ns.saturating_sub(since_ns) >= self.limits.age_ns
     }
 
-    /// Arenas that are full or old; `all`: whatever there is. Gaps that have no arena go alone where
-    /// `gaps_alone` says so, and else wait for one.
+    /// Hands over arenas that are full or old, or with `all` every one. Gaps without an arena are handed over
+    /// alone if `gaps_alone`, and otherwise wait for one.
     pub fn take_full(&mut self, all: bool, gaps_alone: bool, out: &mut impl Extend<Arena>) {
         if self.open.as_ref().is_some_and(|arena| all || self.is_old(arena.since_ns)) {
             self.hand_over();
@@ -242,7 +243,7 @@ impl StreamBuffer {
         self.full.extend(self.open.take());
     }
 
-    /// Goes on to `seq`; what lies between has not been told, and is missing.
+    /// Advances to `seq`. Sequences in between are missing.
     fn reach(&mut self, epoch: u64, seq: u64) {
         match self.position {
             Some(at) if at.epoch == epoch => {
@@ -267,7 +268,7 @@ impl StreamBuffer {
         }
     }
 
-    /// The epoch is over, and its regions may be gone: what is still heard of it is lost.
+    /// The epoch is over, and its regions may be gone: its further frames are lost.
     fn lost_before(&mut self, epoch: u64, first_seq: u64, count: u64) {
         match &mut self.previous {
             Some(at) if at.epoch == epoch && first_seq.saturating_add(count) > at.next => {
@@ -286,7 +287,7 @@ impl StreamBuffer {
         }
     }
 
-    /// A gap of the epoch at hand, from where it stands on.
+    /// Records a gap of the current epoch at its position.
     fn note(&mut self, epoch: u64, first_seq: u64, count: u64, reason: &'static str) {
         let Some(at) = &mut self.position else { return };
         debug_assert_eq!(at.epoch, epoch);

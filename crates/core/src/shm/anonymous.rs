@@ -1,4 +1,5 @@
-//! A mapping that no other process can have: anonymous memory in the layout of any other epoch.
+//! An epoch in anonymous memory, which no other process can map; the layout is that of any other epoch. For
+//! fallbacks (wire §15.12).
 
 use std::fs::File;
 
@@ -12,8 +13,9 @@ use crate::shm::superblock::{Expected, RegionKind, Superblock};
 use crate::wire::layout::LAYOUT_VERSION;
 
 impl MappedEpoch {
-    /// Makes memory for an epoch, for a writer and readers of this process. Pages are taken when they are
-    /// written; more than `max_bytes` of them are refused, whoever asks.
+    /// Allocates an epoch for a writer and readers of this process. Pages are allocated when they are
+    /// written. A layout larger than `max_bytes` is refused, because its size comes from an untrusted
+    /// announce.
     pub fn anonymous(
         stream_id: u32,
         epoch: u64,

@@ -1,8 +1,9 @@
-//! Giving regions that no writer ever held a further epoch, instead of making them anew: the directory
-//! is renamed and every superblock rewritten before anyone is told (`<stream>/<old>` → `<stream>/<new>`).
+//! Assignment of a later epoch to regions that no writer ever held, instead of creating them again: the
+//! directory is renamed and every superblock rewritten before the epoch is announced (`<stream>/<old>` →
+//! `<stream>/<new>`).
 //!
-//! Everything is judged before anything changes, so a refusal leaves all as it was. A failure after
-//! that removes the regions: what is half one epoch and half another must not be found by anybody.
+//! Everything is validated before anything changes, so a refusal leaves all regions unchanged. A failure
+//! after that removes the regions: nobody may find regions of two epochs in one directory.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -19,12 +20,12 @@ use crate::shm::region::{Access, Fault, Region, RegionError, validate_file};
 use crate::shm::superblock::{Expected, RegionKind, Superblock};
 use crate::wire::layout::LAYOUT_VERSION;
 
-/// Which regions get which epoch, and what they must be already.
+/// Which regions get which epoch, and what they must be before.
 #[derive(Clone, Debug)]
 pub struct Assignment {
-    /// As `create_epoch` gave it: absolute and without links.
+    /// As `create_epoch` returned it: absolute and without links.
     pub directory: PathBuf,
-    /// Above the epoch that the regions have.
+    /// Higher than the epoch that the regions have.
     pub epoch: u64,
     pub stream_id: u32,
     pub nslots: u32,
@@ -32,7 +33,7 @@ pub struct Assignment {
     pub require_hugepages: bool,
 }
 
-/// The directory in question, held by descriptors: nobody can put another in its place.
+/// The epoch directory, held by descriptors so that nobody can replace it.
 struct LocatedEpoch {
     parent: OwnedFd,
     parent_path: PathBuf,
@@ -40,7 +41,7 @@ struct LocatedEpoch {
     old: u64,
 }
 
-/// A judged region, mapped for writing.
+/// A validated region, mapped for writing.
 struct Rewrite {
     path: PathBuf,
     file: File,
@@ -48,12 +49,13 @@ struct Rewrite {
     block: Superblock,
 }
 
-/// Renames the epoch's directory and rewrites all superblocks with `pid` and fresh activity, synced.
+/// Renames the epoch's directory and rewrites all superblocks with `pid` and a fresh activity timestamp,
+/// synced.
 pub fn assign_epoch(assignment: &Assignment, pid: u64, now_ns: u64) -> Result<EpochFiles, CreateError> {
     assign_with(assignment, pid, now_ns, |_| Ok(()))
 }
 
-/// `before` is asked before each superblock is rewritten: tests fail there.
+/// `before` is called before each superblock is rewritten. Tests fail there.
 fn assign_with(
     assignment: &Assignment,
     pid: u64,
@@ -92,7 +94,7 @@ fn assign_with(
 }
 
 impl Assignment {
-    /// Every region's file and what it is. The header ring comes last: it is what others look at first.
+    /// Every region's file and kind. The header ring comes last, because readers open it first.
     fn regions(&self) -> Vec<(String, RegionKind)> {
         let pools = self.pools.iter().map(|p| (pool_file(p.pool_id), pool_kind(*p)));
         pools.chain([(HEADER_RING_FILE.to_owned(), RegionKind::HeaderRing)]).collect()
@@ -134,14 +136,14 @@ impl Assignment {
             openat(&parent, &epoch, DIRECTORY, Mode::empty()).map_err(|e| io_error(&self.directory, e))?;
         let uid = fstat(&directory).map_err(|e| io_error(&self.directory, e))?.st_uid;
         let me = rustix::process::geteuid();
-        // The root user may give regions to others, and work on them afterwards.
+        // The root user may give regions to other users and still work on them.
         if uid != me.as_raw() && !me.is_root() {
             return Err(CreateError::ForeignOwner { path: self.directory.clone(), uid });
         }
         Ok(LocatedEpoch { parent, parent_path: parent_path.to_path_buf(), directory, old })
     }
 
-    /// Opens, checks and maps every region; nothing changes yet.
+    /// Opens, validates and maps every region. Changes nothing yet.
     fn validate(&self, located: &LocatedEpoch, pid: u64, now_ns: u64) -> Result<Vec<Rewrite>, CreateError> {
         let regions = self.regions();
         let entries = Dir::read_from(&located.directory).map_err(|e| io_error(&self.directory, e))?;
@@ -155,7 +157,7 @@ impl Assignment {
         }
         let open = |(name, kind): &(String, RegionKind)| {
             let path = self.directory.join(name);
-            // NONBLOCK: a FIFO must not hold us.
+            // NONBLOCK: opening a FIFO must not block.
             let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
             let fd =
                 openat(&located.directory, name, flags, Mode::empty()).map_err(|e| io_error(&path, e))?;
@@ -199,7 +201,7 @@ fn walk(path: &Path) -> Result<OwnedFd, CreateError> {
         let Component::Normal(name) = name else {
             return Err(CreateError::Invalid(format!("{} holds ..", path.display())));
         };
-        // The last one is synced, for which a mere place is not enough.
+        // The last directory is synced, which an O_PATH descriptor does not allow.
         let flags = if names.peek().is_some() { at_root | OFlags::NOFOLLOW } else { DIRECTORY };
         at = openat(&at, name, flags, Mode::empty()).map_err(|e| io_error(path, e))?;
     }

@@ -1,9 +1,9 @@
-//! Opening an announced path without being led astray (wire §15.21a.5).
+//! Path containment: opening an announced path only below allowed directories (wire §15.21a.5).
 //!
-//! All six steps: absolute, canonical, inside a canonical allowed base, a regular file, opened
-//! without following a link, and the opened file re-checked against the one that was judged. The
-//! walk below the base goes directory by directory with `O_NOFOLLOW`, so a link swapped in between
-//! the check and the opening is met by the kernel, not by us.
+//! All six steps: absolute, canonical, inside a canonical allowed base, a regular file, opened without
+//! following a link, and the opened file compared with the one that was checked. The walk below the base goes
+//! directory by directory with `O_NOFOLLOW`, so the kernel rejects a link that is swapped in between check
+//! and open.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -16,7 +16,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, statat};
 
-/// The canonical directories in which regions may lie. Resolved once, when configured.
+/// The canonical directories that may contain regions. Resolved once, when configured.
 #[derive(Clone, Debug)]
 pub struct AllowedBases(Vec<Base>);
 
@@ -29,14 +29,14 @@ struct Base {
 #[derive(Debug)]
 pub enum ContainError {
     Relative,
-    /// `.`, `..` or an empty name in the path: an announce has no reason to hold one.
+    /// `.`, `..` or an empty name in the path. A valid announce has none.
     NotNormal,
     Outside,
     Missing,
     Denied,
     Symlink(PathBuf),
     NotRegular(&'static str),
-    /// The opened file is another than the one that was checked.
+    /// The opened file differs from the one that was checked.
     Swapped,
     Io(io::Error),
 }
@@ -81,7 +81,7 @@ impl From<rustix::io::Errno> for ContainError {
 }
 
 impl AllowedBases {
-    /// Resolves each base. One that cannot be resolved is an error: it would allow nothing.
+    /// Resolves each base. A base that cannot be resolved is an error, because it would allow nothing.
     pub fn new<P: AsRef<Path>>(bases: impl IntoIterator<Item = P>) -> io::Result<Self> {
         let mut all = Vec::new();
         for base in bases {
@@ -94,7 +94,7 @@ impl AllowedBases {
         Ok(Self(all))
     }
 
-    /// The canonical base that holds `path`, and the rest of the path below it.
+    /// The canonical base that contains `path`, and the path below it.
     fn locate<'p>(&self, path: &'p Path) -> Option<(&Path, &'p Path)> {
         self.0.iter().find_map(|base| {
             let rest =
@@ -128,12 +128,12 @@ fn is_normal(path: &Path) -> bool {
         && bytes.split(|b| *b == b'/').all(|name| name != b"." && name != b"..")
 }
 
-/// Opens the announced `path` if every check holds.
+/// Opens the announced `path` if every check passes.
 pub fn open(path: &Path, bases: &AllowedBases, writable: bool) -> Result<File, ContainError> {
     open_with(path, bases, writable, || ())
 }
 
-/// As [`open`]; `between` runs after the checks and before the opening, for the tests' swaps.
+/// As [`open`]. `between` runs after the checks and before the opening, for tests that swap files.
 pub fn open_with(
     path: &Path,
     bases: &AllowedBases,
@@ -181,7 +181,7 @@ fn walk(base: &Path, rest: &Path, writable: bool) -> Result<File, ContainError> 
                 .map_err(|e| met_link(&at, name, e))?;
         } else {
             let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-            // NONBLOCK: a FIFO swapped in must not hold us.
+            // NONBLOCK: opening a FIFO that was swapped in must not block.
             let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
             let fd = openat(&at, name, flags, Mode::empty()).map_err(|e| met_link(&at, name, e))?;
             return Ok(File::from(fd));
@@ -190,7 +190,7 @@ fn walk(base: &Path, rest: &Path, writable: bool) -> Result<File, ContainError> 
     Err(ContainError::NotNormal)
 }
 
-/// `O_DIRECTORY | O_NOFOLLOW` on a link says "not a directory": name the link instead.
+/// `O_DIRECTORY | O_NOFOLLOW` on a link fails with "not a directory". Report the link instead.
 fn met_link(at: &OwnedFd, name: &OsStr, e: rustix::io::Errno) -> ContainError {
     let is_link = statat(at.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Symlink);

@@ -1,8 +1,8 @@
 //! Copies into and out of memory that another process reads or writes at the same time.
 //!
-//! A plain `memcpy` on raced memory may be moved, split or repeated by the compiler. On x86-64 the
-//! copy is assembly, which the compiler cannot look into; elsewhere it goes word by word through relaxed atomics.
-//! The order against the commit word comes from the fences in [`crate::shm::seqlock`].
+//! The compiler may move, split or repeat a plain `memcpy` on raced memory. On x86-64 the copy is assembly,
+//! which the compiler cannot analyse; elsewhere it goes word by word through relaxed atomics. The order
+//! against the commit word comes from the fences in [`crate::shm::seqlock`].
 
 /// Copies `len` bytes into shared memory.
 ///
@@ -14,7 +14,7 @@ pub unsafe fn to_shared(dst: *mut u8, src: *const u8, len: usize) {
     unsafe { opaque(dst, src, len) }
 }
 
-/// Copies `len` bytes out of shared memory. The result may be torn until the second look says no.
+/// Copies `len` bytes out of shared memory. The result may be torn until the second check has passed.
 ///
 /// # Safety
 /// As for [`to_shared`].
@@ -24,8 +24,8 @@ pub unsafe fn from_shared(dst: *mut u8, src: *const u8, len: usize) {
     unsafe { opaque(dst, src, len) }
 }
 
-/// Asks for the cache line of `at` to read it soon. A hint: it reads nothing, so it orders nothing, and any
-/// address will do.
+/// Prefetches the cache line of `at` for reading. A hint: it reads nothing, so it orders nothing, and any
+/// address is valid.
 #[inline]
 pub fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -37,7 +37,7 @@ pub fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// Asks for the cache line of `at` to write it soon. As [`prefetch`].
+/// Prefetches the cache line of `at` for writing. As [`prefetch`].
 #[inline]
 pub fn prefetch_for_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -1,7 +1,7 @@
-//! Making and removing the files of one epoch, in the canonical layout (wire §15.21a.3):
+//! Creation and removal of the files of one epoch, in the canonical layout (wire §15.21a.3):
 //! `<base>/tensorpool-<user>/<namespace>/<stream_id>/<epoch>/{header.ring,<pool_id>.pool}`.
 //!
-//! Only the owner of the memory does this: a stand-alone producer, or the driver.
+//! Only the owner of the regions does this: a standalone producer, or the driver.
 
 use std::fmt;
 use std::fs::File;
@@ -22,7 +22,7 @@ pub const HEADER_RING_FILE: &str = "header.ring";
 pub(crate) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// How often a creation begins again because a directory vanished under it.
+/// How often creation starts again because a directory vanished meanwhile.
 const RETRIES: u32 = 16;
 
 pub fn pool_file(pool_id: u16) -> String {
@@ -49,11 +49,11 @@ pub struct EpochSpec {
     pub prefault: bool,
     pub dir_mode: u32,
     pub file_mode: u32,
-    /// The group that may map the region, where the modes give it rights.
+    /// The group that may map the regions, where the modes give it rights.
     pub group: Option<u32>,
 }
 
-/// Where the regions of an epoch lie.
+/// The paths of the regions of an epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochFiles {
     pub directory: PathBuf,
@@ -74,7 +74,7 @@ pub enum CreateError {
         bytes: u64,
     },
     Exists(PathBuf),
-    /// A producer writes there.
+    /// A producer holds the regions.
     Held(PathBuf),
     Io {
         path: PathBuf,
@@ -120,7 +120,7 @@ pub(crate) fn io_error(path: impl Into<PathBuf>, error: impl Into<io::Error>) ->
     CreateError::Io { path: path.into(), error: error.into() }
 }
 
-/// A user name that is safe as part of a directory name: nothing that could climb or hide.
+/// A user name that is safe as part of a directory name: no path separators, no leading dot.
 pub fn sanitize_user(name: &str) -> String {
     let clean: String = name
         .chars()
@@ -141,7 +141,7 @@ fn check_namespace(name: &str) -> Result<(), CreateError> {
     Ok(())
 }
 
-/// Whether regions of that shape can be made at all.
+/// Checks that regions of this layout can be created.
 pub(crate) fn check_layout(nslots: u32, pools: &[PoolSpec]) -> Result<(), CreateError> {
     if !nslots_is_valid(nslots) {
         return Err(CreateError::Invalid(format!("{nslots} slots: the number must be a power of two")));
@@ -182,7 +182,7 @@ impl EpochSpec {
         }
     }
 
-    /// The bytes all regions of the epoch take.
+    /// Bytes of all regions of the epoch.
     pub fn total_bytes(&self) -> u64 {
         let pools = self.pools.iter().map(|p| pool_kind(*p).region_bytes(self.nslots)).sum::<u64>();
         RegionKind::HeaderRing.region_bytes(self.nslots) + pools
@@ -193,7 +193,7 @@ pub(crate) fn pool_kind(pool: PoolSpec) -> RegionKind {
     RegionKind::PayloadPool { pool_id: pool.pool_id, stride_bytes: pool.stride_bytes }
 }
 
-/// Makes the directory and every region, fully allocated and synced. On any error nothing stays.
+/// Creates the directory and every region, fully allocated and synced. On any error nothing remains.
 pub fn create_epoch(spec: &EpochSpec, pid: u64, now_ns: u64) -> Result<EpochFiles, CreateError> {
     spec.check()?;
     let user = format!("tensorpool-{}", sanitize_user(&spec.user));
@@ -213,7 +213,7 @@ pub fn create_epoch(spec: &EpochSpec, pid: u64, now_ns: u64) -> Result<EpochFile
             }
         }
         match created {
-            // An owner that leaves removes what it leaves empty, perhaps right under us.
+            // An owner that leaves removes empty directories, possibly at this moment.
             Err(CreateError::Io { error, .. })
                 if error.kind() == io::ErrorKind::NotFound && tries < RETRIES =>
             {
@@ -224,8 +224,8 @@ pub fn create_epoch(spec: &EpochSpec, pid: u64, now_ns: u64) -> Result<EpochFile
     }
 }
 
-/// Goes down from the base, making what is missing; the last name must be new.
-/// What was made is in `fresh`, also when it fails half-way.
+/// Walks down from the base and creates missing directories. The last one must be new. `fresh` lists the
+/// created directories, also after a failure.
 fn make_directories(
     base: &Path,
     names: &[String],
@@ -252,7 +252,7 @@ fn make_directory(
     let fresh = match mkdirat(at, name, Mode::from_raw_mode(0o700)) {
         Ok(()) => {
             created.push(path.clone());
-            // A strict umask may have left us out of our own directory.
+            // A strict umask may deny access to our own directory.
             chmodat(at, name, Mode::from_raw_mode(0o700), AtFlags::empty()).map_err(|e| io_error(path, e))?;
             true
         }
@@ -263,13 +263,13 @@ fn make_directory(
     let fd = openat(at, name, DIRECTORY, Mode::empty()).map_err(|e| io_error(path, e))?;
     let stat = fstat(&fd).map_err(|e| io_error(path, e))?;
     let me = rustix::process::geteuid().as_raw();
-    // Someone who may write in the base could have made this directory first, as a trap.
+    // A user who may write in the base could have created this directory first, as a trap.
     if stat.st_uid != me {
         return Err(CreateError::ForeignOwner { path: path.clone(), uid: stat.st_uid });
     }
     if fresh {
         set_group(&fd, spec, path)?;
-        // After mkdir, so that the umask has no say.
+        // After mkdir, so that the umask does not apply.
         fchmod(&fd, Mode::from_raw_mode(spec.dir_mode)).map_err(|e| io_error(path, e))?;
     }
     Ok(fd)
@@ -282,7 +282,7 @@ fn set_group(fd: &OwnedFd, spec: &EpochSpec, path: &PathBuf) -> Result<(), Creat
     }
 }
 
-/// The URI under which a region is announced.
+/// The URI that announces a region.
 pub(crate) fn region_uri(path: &Path, require_hugepages: bool) -> Result<String, CreateError> {
     let text = path.to_str().ok_or_else(|| CreateError::Invalid(format!("{path:?} is not UTF-8")))?;
     let uri = RegionUri { path: text.to_owned(), require_hugepages }.to_string();
@@ -331,7 +331,7 @@ fn make_region(
     }
     let needed = kind.region_bytes(spec.nslots);
     let bytes = huge_page.map_or(needed, |page| needed.next_multiple_of(page));
-    // Every page now: a full filesystem must be an error here, not a SIGBUS at some frame.
+    // Allocate every page now: a full filesystem must be an error here, not a SIGBUS at a later frame.
     match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
         Ok(()) => {}
         Err(Errno::NOSPC | Errno::NOMEM | Errno::DQUOT | Errno::FBIG) => {
@@ -350,7 +350,7 @@ fn make_region(
     file.sync_all().map_err(|e| io_error(path, e))
 }
 
-/// Removes the region files in `dir`: canonical names only, nothing else, ever.
+/// Removes the region files in `dir`: canonical names only.
 pub(crate) fn remove_files(dir: &OwnedFd) -> io::Result<()> {
     for entry in rustix::fs::Dir::read_from(dir)? {
         let entry = entry?;
@@ -363,8 +363,8 @@ pub(crate) fn remove_files(dir: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes an epoch directory and its regions. Mapped memory stays valid for whoever holds it.
-/// A directory that holds anything else is left standing with an error.
+/// Removes an epoch directory and its regions. Existing mappings stay valid. A directory with any other file
+/// is kept and reported as an error.
 pub fn remove_epoch(directory: &Path) -> io::Result<()> {
     let dir = openat(CWD, directory, DIRECTORY, Mode::empty())?;
     remove_files(&dir)?;

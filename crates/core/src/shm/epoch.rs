@@ -1,4 +1,4 @@
-//! A mapped epoch: one header ring and its payload pools, for its writer or for a reader.
+//! A mapped epoch: one header ring and its payload pools, for its writer or for a reader (wire §8, §9).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ use crate::wire::announce::{AnnouncedPool, PoolAnnounce};
 use crate::wire::layout::*;
 
 const CACHE_LINE_BYTES: usize = 64;
-/// What is copied before its checksum is taken: it fits the first cache, twice.
+/// Bytes that are copied before their checksum is computed: source and copy fit the first-level cache.
 const SUMMED_BLOCK: usize = 16 << 10;
 
 #[derive(Debug)]
@@ -24,20 +24,20 @@ pub(super) struct Pool {
     pub(super) region: Region,
 }
 
-/// All regions of one epoch, validated against what was announced.
+/// All regions of one epoch, validated against the announce.
 #[derive(Debug)]
 pub struct MappedEpoch {
     pub stream_id: u32,
     pub epoch: u64,
     pub nslots: u32,
-    /// The owner when it was mapped: an epoch has one.
+    /// The owner's pid when the epoch was mapped. An epoch has one owner.
     pub(super) owner_pid: u64,
     pub(super) header: Region,
-    /// By stride, smallest first: the first that fits is the right one.
+    /// Ordered by stride, smallest first: the first that fits is the right one.
     pub(super) pools: Vec<Pool>,
 }
 
-/// A frame that passed every check: where its payload lies and what it is.
+/// A frame that passed every check: its pool, and the contents of its slot.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotRef {
     pub seq: u64,
@@ -71,7 +71,7 @@ impl MappedEpoch {
             let validated = ValidatedRegion::open(uri, &expected(kind), bases, access)?;
             validated_pools.push((*pool_id, *stride_bytes, validated));
         }
-        // All have passed: only now is anything mapped.
+        // All regions are valid: only now is anything mapped.
         let header = header.map()?;
         let mut pools = Vec::with_capacity(validated_pools.len());
         for (pool_id, stride_bytes, validated) in validated_pools {
@@ -93,13 +93,13 @@ impl MappedEpoch {
         self.pools.iter().for_each(|p| p.region.prefault());
     }
 
-    /// Keeps every page of every region in memory, or says why it cannot.
+    /// Locks every page of every region in memory.
     pub fn lock_memory(&self) -> std::io::Result<()> {
         self.header.lock_memory()?;
         self.pools.iter().try_for_each(|p| p.region.lock_memory())
     }
 
-    /// Whether every superblock says what the latest announce says (wire §15.1).
+    /// Whether every superblock agrees with the latest announce (wire §15.1).
     pub fn is_intact(&self, announce: &PoolAnnounce) -> bool {
         let holds = |region: &Region, kind| region.superblock().check(&expected(announce, kind)).is_ok();
         let pool_holds = |announced: &AnnouncedPool| {
@@ -113,7 +113,7 @@ impl MappedEpoch {
             && announce.pools.iter().all(pool_holds)
     }
 
-    /// All bytes that are mapped.
+    /// Bytes of all mapped regions.
     pub fn bytes(&self) -> usize {
         self.header.len() + self.pools.iter().map(|p| p.region.len()).sum::<usize>()
     }
@@ -126,12 +126,12 @@ impl MappedEpoch {
         self.header.superblock().pid
     }
 
-    /// Whether someone else has taken the regions over in the middle of the epoch (wire §15.14).
+    /// Whether another process took the regions over within the epoch (wire §15.14).
     pub fn owner_changed(&self) -> bool {
         self.pid() != self.owner_pid
     }
 
-    /// The writer's sign of life, in every superblock.
+    /// Refreshes the activity timestamp in every superblock.
     pub fn refresh_activity(&self, now_ns: u64) {
         self.header.set_activity_ns(now_ns);
         self.pools.iter().for_each(|p| p.region.set_activity_ns(now_ns));
@@ -167,14 +167,14 @@ impl MappedEpoch {
         self.pools[usize::from(pool)].pool_id
     }
 
-    /// Where the payload of `seq` lies in a pool.
+    /// The address of the payload of `seq` in a pool.
     #[inline]
     pub fn payload(&self, pool: u16, seq: u64) -> *mut u8 {
         let pool = &self.pools[usize::from(pool)];
         pool.region.at(SUPERBLOCK_SIZE + self.index(seq) as usize * pool.stride_bytes as usize)
     }
 
-    /// Writer: opens the slot of `seq`; readers of the frame it held drop it from here on.
+    /// Writer: opens the slot of `seq`. Readers of its previous frame drop that frame from here on.
     #[inline]
     pub fn begin(&self, seq: u64) {
         seqlock::begin(self.commit_word(seq), seq);
@@ -187,16 +187,16 @@ impl MappedEpoch {
         seqlock::commit(self.commit_word(seq), seq);
     }
 
-    /// Writer: fills the header of an open slot. Who follows a frame's progress reads it before the commit.
+    /// Writer: fills the header of an open slot. A consumer that reads progress reads it before the commit.
     ///
-    /// A word that is already right is not written: frames of one stream differ in little but the first of
-    /// the header's four cache lines, and the others then stay where readers have them.
+    /// A word that already has its value is not written. Frames of one stream differ mostly in the first of
+    /// the header's four cache lines, so the others stay in the readers' caches.
     #[inline]
     pub fn describe(&self, seq: u64, fields: &SlotFields) {
         self.describe_bytes(seq, &fields.encode());
     }
 
-    /// Writer: the same with a header that came from elsewhere; its commit word is not copied.
+    /// Writer: the same with the header of another host's slot. Its commit word is not copied.
     #[inline]
     pub fn describe_bytes(&self, seq: u64, bytes: &[u8; HEADER_SLOT_BYTES]) {
         let at = self.slot_at(self.index(seq));
@@ -204,15 +204,15 @@ impl MappedEpoch {
             let mut bytes = [0u8; 8];
             bytes.copy_from_slice(chunk);
             let (word, value) = (self.header.word(at + 8 * i), u64::from_le_bytes(bytes));
-            // Nobody else writes here, so what we read is what readers will read.
+            // No other process writes here, so this value is what readers will read.
             if word.load(Ordering::Relaxed) != value {
                 word.store(value, Ordering::Relaxed);
             }
         }
     }
 
-    /// Writer: asks for the cache lines of the next slot that a reader may hold, while nobody waits. A store
-    /// to one of them would otherwise keep all later stores back until it has come over.
+    /// Writer: prefetches those cache lines of the next slot that a reader may hold, while no frame waits.
+    /// Otherwise a store to one of them would delay all later stores until the line has arrived.
     #[inline]
     pub fn prepare(&self, seq: u64, pool: u16, len: usize) {
         copy::prefetch_for_write(self.header.at(self.slot_at(self.index(seq))));
@@ -221,8 +221,8 @@ impl MappedEpoch {
         copy::prefetch_for_write(payload.wrapping_add(len.saturating_sub(1)));
     }
 
-    /// Writer: the same for all of the next slot, when there is time for it: in a ring that is written now and
-    /// then, a slot has left the caches by the time its turn comes round again.
+    /// Writer: prefetches the complete next slot, when there is time for it. In a ring that is written
+    /// seldom, a slot has left the caches before it is used again.
     pub fn prefetch_slot(&self, seq: u64, pool: u16, len: usize) {
         let header = self.header.at(self.slot_at(self.index(seq)));
         for (start, len) in [(header, HEADER_SLOT_BYTES), (self.payload(pool, seq), len)] {
@@ -232,7 +232,7 @@ impl MappedEpoch {
         }
     }
 
-    /// Reader: judges the frame `seq` by every rule, without waiting and without touching its payload.
+    /// Reader: validates the frame `seq` by every rule, without waiting and without touching its payload.
     #[inline]
     pub fn locate(&self, seq: u64) -> Result<SlotRef, DropReason> {
         let bytes =
@@ -244,15 +244,15 @@ impl MappedEpoch {
                 }
             })?;
         let slot_ref = self.validate_header(seq, &bytes)?;
-        // Whoever asks for a frame reads it: its ends are under way while the caller is still on the way.
+        // The caller is about to read the frame, so the first and the last cache line are prefetched now.
         let payload = self.payload(slot_ref.pool, seq);
         copy::prefetch(payload);
         copy::prefetch(payload.wrapping_add((slot_ref.info.values_len_bytes as usize).saturating_sub(1)));
         Ok(slot_ref)
     }
 
-    /// Reader: judges the header of a frame that may still be filling. Of what it says, the time and the
-    /// version of the metadata are settled only by the commit.
+    /// Reader: validates the header of a frame that may still be written. Its timestamp and metadata version
+    /// are final only after the commit.
     pub fn locate_in_progress(&self, seq: u64) -> Result<SlotRef, DropReason> {
         let word = self.commit_word(seq);
         let check = |belongs: bool| match self.seq_in_slot_of(seq) {
@@ -266,17 +266,18 @@ impl MappedEpoch {
         self.validate_header(seq, &bytes)
     }
 
-    /// Whether the slot is still that of `seq`, complete or not: the check after use of a part.
+    /// Whether the slot still belongs to `seq`, complete or not: the check after the use of a partial frame.
     pub fn still_belongs(&self, seq: u64) -> bool {
         seqlock::still_belongs(self.commit_word(seq), seq)
     }
 
-    /// Reader: a copy of the frame's header, to be believed once `is_unchanged` has said yes after it.
+    /// Reader: a copy of the frame's header. Valid only if `is_unchanged` returns true afterwards.
     pub fn header_bytes(&self, seq: u64) -> [u8; HEADER_SLOT_BYTES] {
         self.slot_bytes(seq)
     }
 
-    /// Writer: closes an open slot whose header is in place. False if it is another frame's by now.
+    /// Writer: commits an open slot whose header is written. False if the slot belongs to another frame by
+    /// now.
     pub fn commit_described(&self, seq: u64) -> bool {
         let word = self.commit_word(seq);
         let is_ours = word.load(Ordering::Relaxed) == seqlock::in_progress(seq);
@@ -296,7 +297,7 @@ impl MappedEpoch {
         bytes
     }
 
-    /// A slot's own rules, and those of the pool that it names.
+    /// Applies the rules of a slot, and those of the pool that it names.
     #[inline]
     fn validate_header(&self, seq: u64, bytes: &[u8; HEADER_SLOT_BYTES]) -> Result<SlotRef, DropReason> {
         let info = slot::decode(bytes, self.index(seq))?;
@@ -307,7 +308,7 @@ impl MappedEpoch {
         Ok(SlotRef { seq, pool: pool as u16, info })
     }
 
-    /// Whether the frame is still what it was: the check after use.
+    /// Whether the frame is unchanged: the check after use.
     #[inline]
     pub fn is_unchanged(&self, seq: u64) -> bool {
         seqlock::unchanged(self.commit_word(seq), seq)

@@ -1,25 +1,25 @@
-//! What the first bytes of a payload hold of its tensor (wire §10.2.2): whole rows, or whole columns.
+//! The complete rows or columns in the first bytes of a payload (wire §10.2.2). Pure.
 
 use crate::shm::tensor::{Tensor, TensorSpec, item_size};
 use crate::wire::layout::*;
 
-/// The first `count` slices along dimension `axis` are in place.
+/// The first `count` slices along dimension `axis` are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilledSlices {
     pub axis: usize,
     pub count: i32,
 }
 
-/// The whole slices in the first `filled` bytes, along the dimension that steps farthest: only those lie one
-/// after another. `None` where the layout does not say what a prefix holds: rows with gaps between them, and
-/// no unit that names the rows.
+/// The complete slices in the first `filled` bytes, along the dimension with the largest stride: only those
+/// are contiguous. `None` where the layout does not say what a prefix contains: padded rows without a
+/// progress unit.
 pub fn filled_slices(tensor: &Tensor, filled: u64) -> Option<FilledSlices> {
     let axis = outermost(tensor.major_order, tensor.ndims);
     if !is_contiguous(tensor) && unit_axis(tensor) != Some(axis) {
         return None;
     }
     let dim = tensor.dims[axis];
-    // The last slice needs no gap behind it.
+    // The last slice needs no padding after it.
     let is_all = filled >= extent(tensor);
     let slices = filled / tensor.strides[axis] as u64;
     Some(FilledSlices {
@@ -28,7 +28,7 @@ pub fn filled_slices(tensor: &Tensor, filled: u64) -> Option<FilledSlices> {
     })
 }
 
-/// What the progress of a frame is counted in.
+/// The unit in which progress is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Bytes,
@@ -37,8 +37,8 @@ pub enum Unit {
 }
 
 impl TensorSpec {
-    /// The spec of a frame whose progress is told in `unit`, and the bytes of one such unit. `None` where the
-    /// units do not follow one another in memory, so that no prefix would hold them.
+    /// The spec of a frame whose progress is counted in `unit`, and the bytes of one unit. `None` where units
+    /// are not contiguous in memory, so that no prefix would contain one.
     pub fn with_progress_unit(mut self, unit: Unit) -> Option<(Self, u32)> {
         let axis = outermost(self.major_order, self.ndims);
         let inner = (0..usize::from(self.ndims)).filter(|i| *i != axis).map(|i| self.dims[i].max(1) as u64);
@@ -54,7 +54,7 @@ impl TensorSpec {
     }
 }
 
-/// The dimension whose slices follow one another in memory.
+/// The dimension whose slices are contiguous in memory.
 pub fn outermost(major_order: i16, ndims: u8) -> usize {
     if major_order == MAJOR_ORDER_ROW { 0 } else { usize::from(ndims) - 1 }
 }
@@ -84,7 +84,7 @@ fn is_contiguous(tensor: &Tensor) -> bool {
     true
 }
 
-/// The bytes from the first element to the end of the last; decoding held them against the payload.
+/// Bytes from the first element to the end of the last. Decoding checked them against the payload.
 fn extent(tensor: &Tensor) -> u64 {
     if tensor.shape().contains(&0) {
         return 0;
@@ -170,7 +170,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every byte of what is called whole lies in the prefix.
+        /// Every byte of a complete slice is inside the prefix.
         #[test]
         fn filled_slices_stay_within_the_prefix(
             shape in proptest::collection::vec(1usize..6, 1..4),

@@ -1,4 +1,5 @@
-//! Regions in shared memory: superblocks, slots, the seqlock, and the files they live in (wire §6 to §9, §15.21).
+//! Regions in shared memory: superblocks, slots, the seqlock, and their files
+//! (wire §6 to §9, §15.21).
 
 pub mod anonymous;
 pub mod assign;

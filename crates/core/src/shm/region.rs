@@ -1,4 +1,4 @@
-//! A mapped region: the safe opening, the superblock check, the mapping itself.
+//! A mapped region: safe opening, superblock check, mapping (wire §6, §7.1).
 
 use std::fmt;
 use std::fs::File;
@@ -31,7 +31,7 @@ pub enum Fault {
     Map(std::io::Error),
 }
 
-/// A region that was refused: nothing of it is mapped.
+/// A region that was refused. Nothing of it is mapped.
 #[derive(Debug)]
 pub struct RegionError {
     pub uri: String,
@@ -39,7 +39,7 @@ pub struct RegionError {
 }
 
 impl RegionError {
-    /// A short stable word for counters and tests.
+    /// A short stable name of the reason, for counters and tests.
     pub fn reason(&self) -> &'static str {
         match &self.fault {
             Fault::Uri(UriError::Scheme) => "scheme",
@@ -86,14 +86,14 @@ impl fmt::Display for RegionError {
 
 impl std::error::Error for RegionError {}
 
-/// Whether a region is mapped for a consumer or for its one writer.
+/// Whether a region is mapped for a reader or for its one writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
     Write,
 }
 
-/// Memory of a region. Unmapped when the last owner lets go, so a view outlives its consumer.
+/// The mapped memory of a region. Unmapped when its last owner drops it, so a view outlives its consumer.
 #[derive(Debug)]
 pub struct Region {
     ptr: *mut u8,
@@ -115,7 +115,8 @@ impl Drop for Region {
     }
 }
 
-/// A region that passed every check and is not mapped yet: several can be judged before any is mapped.
+/// A region that passed every check and is not mapped yet, so that several regions can be validated before
+/// any is mapped.
 pub struct ValidatedRegion {
     uri: String,
     file: File,
@@ -141,7 +142,7 @@ impl ValidatedRegion {
     }
 }
 
-/// The opened file and the bytes to map of it. The superblock is read, not mapped.
+/// Returns the opened file and its bytes to map. The superblock is read from the file, not mapped.
 fn validate_uri(
     uri: &str,
     expected: &Expected,
@@ -168,7 +169,7 @@ fn check_shape(expected: &Expected) -> Result<(), Fault> {
     }
 }
 
-/// The bytes to map of an open file that is what `expected` says.
+/// Returns the bytes to map of an open file that matches `expected`.
 pub(crate) fn validate_file(file: &File, expected: &Expected, require_hugepages: bool) -> Result<u64, Fault> {
     let huge_page = huge_page_bytes(file).map_err(Fault::Map)?;
     if require_hugepages && huge_page.is_none() {
@@ -179,19 +180,19 @@ pub(crate) fn validate_file(file: &File, expected: &Expected, require_hugepages:
         return Err(Fault::TooShort { found, needed: SUPERBLOCK_SIZE as u64 });
     }
     let needed = expected.kind.region_bytes(expected.nslots);
-    // Superblock first: its own fields say more than a wrong length does.
+    // Superblock first: its fields explain more than a wrong length.
     let mut head = [0; SUPERBLOCK_SIZE];
     file.read_exact_at(&mut head, 0).map_err(Fault::Map)?;
     Superblock::decode(&head).check(expected).map_err(Fault::Superblock)?;
     if found < needed {
         return Err(Fault::TooShort { found, needed });
     }
-    // A hugetlbfs mapping comes in whole pages.
+    // A hugetlbfs mapping consists of complete pages.
     Ok(huge_page.map_or(needed, |page| needed.next_multiple_of(page)))
 }
 
 impl Region {
-    /// Opens, judges and maps what `uri` names. Fails closed: on any error nothing was mapped.
+    /// Opens, validates and maps the region of `uri`. On any error nothing is mapped.
     pub fn open(
         uri: &str,
         expected: &Expected,
@@ -225,7 +226,7 @@ impl Region {
         let _ = unsafe { rustix::mm::madvise(self.ptr.cast(), self.len, advice) };
     }
 
-    /// Keeps every page in memory for as long as it is mapped.
+    /// Locks every page in memory while the region is mapped.
     pub fn lock_memory(&self) -> std::io::Result<()> {
         // SAFETY: exactly this mapping; its contents stay as they are.
         Ok(unsafe { mlock(self.ptr.cast(), self.len) }?)
@@ -239,7 +240,7 @@ impl Region {
         self.len == 0
     }
 
-    /// The address of `at`, which the caller keeps inside the region.
+    /// The address of offset `at`, which the caller keeps inside the region.
     #[inline]
     pub fn at(&self, at: usize) -> *mut u8 {
         debug_assert!(at <= self.len);
@@ -247,7 +248,7 @@ impl Region {
         unsafe { self.ptr.add(at) }
     }
 
-    /// A commit word or timestamp, as the atomic it is.
+    /// The atomic of a commit word or timestamp.
     #[inline]
     pub fn word(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at.is_multiple_of(8) && at + 8 <= self.len);
@@ -255,7 +256,7 @@ impl Region {
         unsafe { AtomicU64::from_ptr(self.at(at).cast()) }
     }
 
-    /// A copy of the superblock as it is now.
+    /// A copy of the current superblock.
     pub fn superblock(&self) -> Superblock {
         let mut bytes = [0u8; SUPERBLOCK_SIZE];
         for (i, chunk) in bytes.chunks_exact_mut(8).enumerate() {
@@ -277,14 +278,14 @@ impl Region {
         self.word(SHM_REGION_SUPERBLOCK_ACTIVITY_TIMESTAMP_NS).load(Ordering::Acquire)
     }
 
-    /// Refreshes the sign of life (wire §7.1). Writers only.
+    /// Refreshes the activity timestamp (wire §7.1). Writers only.
     pub fn set_activity_ns(&self, now_ns: u64) {
         debug_assert_eq!(self.access, Access::Write);
         self.word(SHM_REGION_SUPERBLOCK_ACTIVITY_TIMESTAMP_NS).store(now_ns, Ordering::Release);
     }
 }
 
-/// The page size if the file lies on hugetlbfs.
+/// The page size if the file is on hugetlbfs.
 pub(crate) fn huge_page_bytes(file: &File) -> std::io::Result<Option<u64>> {
     let fs = fstatfs(file)?;
     Ok((fs.f_type as i64 == HUGETLBFS_MAGIC).then_some(fs.f_bsize as u64))

@@ -1,8 +1,8 @@
-//! A producer's lock on its header ring: held while it is attached, gone the moment it dies, whatever
-//! killed it and in whichever pid namespace. Its owner watches it from the other side.
+//! A producer's lock on its header ring, which the kernel releases the moment the producer dies, in any pid
+//! namespace. The owner of the regions watches it.
 //!
-//! An open-file-description write lock on byte 0, through a descriptor that is used for nothing else
-//! and that forked children do not have: no stray close and no child can end or keep it.
+//! It is an open-file-description write lock on byte 0, through a descriptor that is used for nothing else
+//! and that forked children do not have. So no other close can release it and no child can keep it.
 
 use std::fmt;
 use std::io;
@@ -16,9 +16,9 @@ use crate::wire::region_uri::RegionUri;
 
 #[derive(Debug)]
 pub enum RegionLockError {
-    /// Another producer holds it.
+    /// Another producer holds the lock.
     Held,
-    /// The path is none that may be opened.
+    /// Path containment refuses the path.
     Refused(RegionError),
     Io(io::Error),
 }
@@ -35,7 +35,7 @@ impl fmt::Display for RegionLockError {
 
 impl std::error::Error for RegionLockError {}
 
-/// Opens what `uri` names as a region is opened, for a descriptor that forked children do not have.
+/// Opens the region of `uri`, on a descriptor that forked children do not have.
 fn open(uri: &str, bases: &AllowedBases, writable: bool) -> Result<ForkGuardedFile, RegionLockError> {
     let refused = |fault| RegionLockError::Refused(RegionError { uri: uri.to_owned(), fault });
     let parsed = RegionUri::parse(uri).map_err(|e| refused(Fault::Uri(e)))?;
@@ -46,14 +46,14 @@ fn open(uri: &str, bases: &AllowedBases, writable: bool) -> Result<ForkGuardedFi
     })
 }
 
-/// The producer's end. Released when dropped.
+/// The producer's side. Released on drop.
 #[derive(Debug)]
 pub struct RegionLock {
     _file: ForkGuardedFile,
 }
 
 impl RegionLock {
-    /// Takes the lock on the header ring at `header_uri`, or says who is in the way.
+    /// Acquires the lock on the header ring at `header_uri`.
     pub fn acquire(header_uri: &str, bases: &AllowedBases) -> Result<Self, RegionLockError> {
         let file = open(header_uri, bases, true)?;
         match file_lock::try_lock(&file) {
@@ -64,7 +64,7 @@ impl RegionLock {
     }
 }
 
-/// The owner's end: tells once when a lock that was held is free.
+/// The owner's side: reports once that a held lock was released.
 #[derive(Debug)]
 pub struct LockWatch {
     file: ForkGuardedFile,
@@ -76,8 +76,8 @@ impl LockWatch {
         Ok(Self { file: open(header_uri, bases, false)?, was_held: false })
     }
 
-    /// True once: the lock was held at an earlier look, and now is not. A lock that is never taken is no
-    /// sign of anything (who takes none is judged by its keepalives).
+    /// True once: the lock was held at an earlier check and now is free. A lock that was never held says
+    /// nothing: a producer without one is checked by its keepalives.
     pub fn is_released(&mut self) -> bool {
         match file_lock::is_held(&self.file) {
             Ok(true) => {
@@ -85,7 +85,7 @@ impl LockWatch {
                 false
             }
             Ok(false) => std::mem::take(&mut self.was_held),
-            // Not a word about the producer.
+            // The error says nothing about the producer.
             Err(_) => false,
         }
     }

@@ -1,13 +1,13 @@
-//! The seqlock of a header slot (wire §8.3): nobody ever accepts a torn frame.
+//! The seqlock of a header slot (wire §8.3), which ensures that no reader accepts a torn frame.
 //!
-//! The algorithm is written once, over a trait that supplies the word and the fences. In production
-//! the word lies in mapped memory; in `tests/loom.rs` it is loom's, and a copy of the model with a
-//! fence taken out is shown to fail. Payload and header are raced by design: they are touched only
-//! through relaxed atomic or opaque (assembly) accesses, so the fences are what orders them.
+//! The algorithm is generic over a trait that supplies the commit word and the fences. In production the word
+//! is in mapped memory. In `tests/loom.rs` it is loom's, and a copy of the model without a fence is shown to
+//! fail. Payload and header are raced by design: they are accessed only through relaxed atomics or opaque
+//! (assembly) copies, so the fences order them.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// `(seq << 1)`: a writer is at work on `seq`.
+/// `(seq << 1)`: a writer is writing `seq`.
 #[inline]
 pub const fn in_progress(seq: u64) -> u64 {
     seq << 1
@@ -52,26 +52,26 @@ impl CommitWord for AtomicU64 {
     }
 }
 
-/// Opens the slot for `seq`. Until [`commit`], readers of this slot drop what they see.
+/// Opens the slot for `seq`. Until [`commit`], readers of this slot drop what they read.
 ///
-/// The fence pairs with [`unchanged`]: whoever saw a byte written after it also sees this word, or
-/// a later one, on the second look.
+/// The fence pairs with [`unchanged`]: a reader that saw a byte written after it also sees this word, or a
+/// later one, in the second check.
 #[inline]
 pub fn begin<W: CommitWord + ?Sized>(word: &W, seq: u64) {
     word.store_release(in_progress(seq));
     word.fence_release();
 }
 
-/// Closes the slot: everything written since [`begin`] is visible to whoever reads this word.
+/// Closes the slot: everything written since [`begin`] is visible to a reader of this word.
 #[inline]
 pub fn commit<W: CommitWord + ?Sized>(word: &W, seq: u64) {
     word.store_release(committed(seq));
 }
 
-/// Why a first look at the commit word refuses the frame.
+/// Why the first check of the commit word refuses the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The writer is still at work on this very sequence.
+    /// The writer is still writing this sequence.
     NotCommitted,
     /// The slot already belongs to a later sequence.
     Overwritten,
@@ -79,7 +79,7 @@ pub enum Refusal {
     Stale,
 }
 
-/// The first look: is the slot committed for exactly `seq`?
+/// The first check: whether the slot is committed for exactly `seq`.
 #[inline]
 pub fn check<W: CommitWord + ?Sized>(word: &W, seq: u64) -> Result<(), Refusal> {
     let value = word.load_acquire();
@@ -96,27 +96,27 @@ pub fn check<W: CommitWord + ?Sized>(word: &W, seq: u64) -> Result<(), Refusal> 
     })
 }
 
-/// The second look, after the bytes were used: did the slot stay what it was?
+/// The second check, after the bytes were used: whether the slot is unchanged.
 #[inline]
 pub fn unchanged<W: CommitWord + ?Sized>(word: &W, seq: u64) -> bool {
     word.fence_acquire();
     word.load_relaxed() == committed(seq)
 }
 
-/// Whether the slot belongs to `seq`, be it complete or still being written.
+/// Whether the slot belongs to `seq`, complete or still being written.
 #[inline]
 pub fn belongs<W: CommitWord + ?Sized>(word: &W, seq: u64) -> bool {
     word.load_acquire() >> 1 == seq
 }
 
-/// The second look at a slot that may still be filling: nobody has begun another frame in it meanwhile.
+/// The second check of a slot that may still be written: whether no other frame was begun in it.
 #[inline]
 pub fn still_belongs<W: CommitWord + ?Sized>(word: &W, seq: u64) -> bool {
     word.fence_acquire();
     word.load_relaxed() >> 1 == seq
 }
 
-/// Both looks around a read. `read` may see torn bytes; its result is given out only if it did not.
+/// A read between both checks. `read` may see torn bytes; its result is returned only if it did not.
 #[inline]
 pub fn read<W: CommitWord + ?Sized, T>(word: &W, seq: u64, read: impl FnOnce() -> T) -> Result<T, Refusal> {
     check(word, seq)?;

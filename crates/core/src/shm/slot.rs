@@ -1,10 +1,10 @@
-//! One header slot: what the writer stores, what a reader may believe (wire §8).
+//! One header slot: the fields that a writer stores and a reader validates (wire §8). Pure.
 
 use crate::drop_reason::DropReason;
 use crate::shm::tensor::{Tensor, TensorSpec};
 use crate::wire::layout::*;
 
-/// What the writer puts into a slot beside the commit word.
+/// The fields of a slot except the commit word.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotFields {
     pub values_len_bytes: u32,
@@ -16,7 +16,7 @@ pub struct SlotFields {
 }
 
 impl SlotFields {
-    /// The whole slot as bytes. The commit word is left 0: the caller never copies it.
+    /// The complete slot as bytes. The commit word is 0: the caller never copies it.
     #[inline]
     pub fn encode(&self) -> [u8; HEADER_SLOT_BYTES] {
         let mut b = [0u8; HEADER_SLOT_BYTES];
@@ -34,7 +34,7 @@ impl SlotFields {
     }
 }
 
-/// A slot whose every field passed.
+/// A slot whose fields are all valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotInfo {
     pub values_len_bytes: u32,
@@ -44,7 +44,7 @@ pub struct SlotInfo {
     pub tensor: Tensor,
 }
 
-/// Judges a copy of a slot. `index` is the slot's own; pools are judged by the caller.
+/// Validates a copy of a slot. `index` is the index of that slot. The caller validates the pool.
 pub fn decode(b: &[u8; HEADER_SLOT_BYTES], index: u32) -> Result<SlotInfo, DropReason> {
     if get_u32(b, SLOT_HEADER_BYTES_LENGTH_AT) as usize != TENSOR_HEADER_ENCODED_LENGTH {
         return Err(DropReason::HeaderLength);

@@ -1,4 +1,4 @@
-//! The 64 bytes at the start of every region (wire §7.1).
+//! The superblock: the first 64 bytes of every region (wire §7.1). Pure.
 
 use crate::wire::layout::*;
 
@@ -18,7 +18,7 @@ pub struct Superblock {
     pub activity_timestamp_ns: u64,
 }
 
-/// What an announce (or an attach answer) says a region must be.
+/// What a region must be, according to an announce or an attach response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     pub layout_version: u32,
@@ -35,7 +35,7 @@ pub enum RegionKind {
 }
 
 impl RegionKind {
-    /// The bytes of one slot.
+    /// Bytes of one slot.
     pub fn stride(self) -> u64 {
         match self {
             Self::HeaderRing => HEADER_SLOT_BYTES as u64,
@@ -43,13 +43,13 @@ impl RegionKind {
         }
     }
 
-    /// The bytes a region of this kind needs, superblock included.
+    /// Bytes of a region of this kind, superblock included.
     pub fn region_bytes(self, nslots: u32) -> u64 {
         SUPERBLOCK_SIZE as u64 + u64::from(nslots) * self.stride()
     }
 }
 
-/// The first field that contradicts what was announced.
+/// The first field that differs from the announce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     pub field: &'static str,
@@ -72,7 +72,7 @@ pub fn stride_is_valid(stride_bytes: u32) -> bool {
     stride_bytes >= MIN_STRIDE_BYTES && stride_bytes.is_power_of_two()
 }
 
-/// The number of slots is a power of two, so that a sequence gives its slot by a mask.
+/// The number of slots is a power of two, so that a mask gives the slot of a sequence.
 pub fn nslots_is_valid(nslots: u32) -> bool {
     nslots.is_power_of_two()
 }
@@ -135,10 +135,10 @@ impl Superblock {
         }
     }
 
-    /// Compares with what was announced. Activity is judged elsewhere: it needs the time.
+    /// Compares with the announce. The caller checks the activity timestamp, which needs the time.
     ///
-    /// Two fields that peers write differently are judged leniently: a pool's `slot_bytes` may be
-    /// its stride, 0 or null, a ring's `stride_bytes` 0, 256 or null.
+    /// Two fields that peers write differently are checked leniently: a pool's `slot_bytes` may be its
+    /// stride, 0 or null, a ring's `stride_bytes` 0, 256 or null.
     pub fn check(&self, expected: &Expected) -> Result<(), Mismatch> {
         let same = |field, found: u64, expected: u64| {
             if found == expected { Ok(()) } else { Err(Mismatch { field, found, expected }) }

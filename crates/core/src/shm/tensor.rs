@@ -1,4 +1,4 @@
-//! The tensor header in a slot (wire §8.2): element type, order, shape, strides, and their rules.
+//! The tensor header of a slot (wire §8.2): element type, order, shape, strides, and their rules. Pure.
 
 use crate::drop_reason::DropReason;
 use crate::wire::layout::*;
@@ -15,7 +15,7 @@ pub const fn item_size(dtype: i16) -> Option<u32> {
     }
 }
 
-/// What a producer says of its tensor. Strides are 0, "inferred", for whatever is written contiguously.
+/// A producer's tensor. Strides are 0 ("inferred") where it is contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
     pub dtype: i16,
@@ -49,8 +49,8 @@ impl TensorSpec {
         })
     }
 
-    /// A tensor as it lies in a payload of `len` bytes, padding between rows and all. `None` when a reader
-    /// would refuse it.
+    /// A tensor as it is stored in a payload of `len` bytes, padding between rows included. `None` if a
+    /// reader would refuse it.
     pub fn from_parts(dtype: i16, major_order: i16, dims: &[i32], strides: &[i64], len: u32) -> Option<Self> {
         let mut shape = [0usize; MAX_DIMS];
         for (size, dim) in shape.iter_mut().zip(dims) {
@@ -66,7 +66,7 @@ impl TensorSpec {
         let inferred = Tensor::decode(&bytes, len);
         let steps = |i: &usize| dims[*i] > 1;
         let is_same = |t: &Tensor| (0..dims.len()).filter(steps).all(|i| t.strides[i] == strides[i]);
-        // Nothing lies anywhere in an empty one.
+        // Strides of an empty tensor have no meaning.
         if inferred.is_ok_and(|t| dims.contains(&0) || is_same(&t)) {
             return Some(contiguous);
         }
@@ -101,7 +101,7 @@ impl TensorSpec {
     }
 }
 
-/// A tensor header that passed every rule; strides are resolved to bytes.
+/// A tensor header that passed every rule. Strides are resolved to bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tensor {
     pub dtype: i16,
@@ -113,7 +113,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Judges the 192 bytes of `headerBytes` against a payload of `values_len` bytes.
+    /// Validates the 192 bytes of `headerBytes` against a payload of `values_len` bytes.
     pub fn decode(bytes: &[u8; TENSOR_HEADER_ENCODED_LENGTH], values_len: u32) -> Result<Self, DropReason> {
         if get_u16(bytes, MESSAGE_HEADER_SCHEMA_ID) != WIRE_SCHEMA_ID
             || get_u16(bytes, MESSAGE_HEADER_TEMPLATE_ID) != TENSOR_HEADER_TEMPLATE_ID
@@ -159,11 +159,11 @@ impl Tensor {
     }
 }
 
-/// Byte strides with the zeros inferred, and the bytes the tensor spans.
+/// Byte strides with the zeros inferred, and the bytes that the tensor spans.
 ///
-/// From the innermost dimension outwards each stride must clear all that lies inside it: that is
-/// both "no overlap" and "agrees with the major order". A dimension of size 1 or 0 steps nowhere,
-/// so what it declares is not judged, except that negative strides are refused always.
+/// From the innermost dimension outwards each stride must be at least as large as all that is inside it. That
+/// means both "no overlap" and "agrees with the major order". The stride of a dimension of size 1 or 0 is not
+/// used, so it is not checked, except that negative strides are always refused.
 fn resolve(
     dims: &[i32],
     declared: &[i32],
@@ -196,7 +196,7 @@ fn resolve(
     Ok((strides, extent as u64))
 }
 
-/// Rows are dimension 0, columns dimension 1: the declared stride must be that dimension's.
+/// Rows are dimension 0, columns dimension 1. The declared stride must be that of the dimension.
 fn check_progress(unit: u8, stride: u32, strides: &[i64]) -> Result<(), DropReason> {
     let axis = match unit {
         PROGRESS_UNIT_NONE => return Ok(()),

@@ -1,8 +1,8 @@
-//! `ShmPoolAnnounce`: who owns which regions of a stream (wire §10.1.1).
+//! `ShmPoolAnnounce`: which regions and which epoch a stream has (wire §10.1.1). Pure.
 
 use crate::wire::layout::*;
 
-/// More pools than any stream has use for; a lying count is refused before anything is kept.
+/// More pools than any stream uses. A larger count is rejected before anything is allocated.
 pub const MAX_POOLS: usize = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-/// Takes `n` bytes off the front, or says which part was cut short.
+/// Takes `n` bytes off the front. The error names the part that was truncated.
 pub(crate) fn take<'a>(bytes: &mut &'a [u8], n: usize, what: &'static str) -> Result<&'a [u8], &'static str> {
     let (head, rest) = bytes.split_at_checked(n).ok_or(what)?;
     *bytes = rest;
@@ -55,7 +55,7 @@ pub(crate) fn take_string(bytes: &mut &[u8], what: &'static str) -> Result<Strin
     Ok(String::from_utf8_lossy(text).into_owned())
 }
 
-/// The group `payloadPools`, which an attach response has too.
+/// Decodes the group `payloadPools`, which an attach response has too.
 pub(crate) fn take_pools(rest: &mut &[u8]) -> Result<Vec<AnnouncedPool>, &'static str> {
     let group = take(rest, GROUP_SIZE_LENGTH, "payloadPools")?;
     let entry_length = usize::from(get_u16(group, 0));

@@ -1,20 +1,20 @@
-//! `BridgeFrameChunk`: a slice of a frame on its way between hosts (bridge §5, §11), in both revisions.
+//! `BridgeFrameChunk`: a slice of a frame on UDP (bridge §5, §11), in both revisions. Pure.
 //!
-//! Decoding keeps nothing and allocates nothing: a chunk borrows the bytes it came in, and every length is
-//! held against those bytes before it is believed.
+//! Decoding allocates nothing: a chunk borrows the bytes it came in. Every length is checked against those
+//! bytes before it is used.
 
 use crate::checksum;
 use crate::wire::layout::*;
 
 pub const MAX_CHUNKS: u32 = 65_535;
-/// What an Aeron data frame has beside the message.
+/// Bytes of the header of an Aeron data frame.
 pub const DATA_HEADER_LENGTH: u32 = 32;
-/// What is left out of an MTU for everything that is not payload (bridge §5.2).
+/// Bytes of an MTU that are not available for payload (bridge §5.2).
 pub const MTU_OVERHEAD: u32 = 128;
 
 const LENGTH: usize = 4;
 
-/// Which form of the message is sent. Both are read.
+/// The form of the message that is sent. Both forms are decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revision {
     First,
@@ -30,20 +30,20 @@ impl Revision {
         }
     }
 
-    /// Everything before the payload bytes.
+    /// Bytes before the payload.
     pub const fn overhead(self, with_header: bool) -> usize {
         let header = if with_header { HEADER_SLOT_BYTES } else { 0 };
         MESSAGE_HEADER_LENGTH + self.block_length() as usize + LENGTH + header + LENGTH
     }
 }
 
-/// What a receiver bears (bridge §5.2, §10).
+/// Limits of a receiver (bridge §5.2, §10).
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The longest slice: the least of what is configured and what the MTU gives.
+    /// The longest slice: the smaller of the configured size and what the MTU allows.
     pub chunk_bytes: u32,
     pub payload_bytes: u32,
-    /// Only chunks that carry a checksum.
+    /// Accept only chunks that carry a checksum.
     pub needs_checksum: bool,
 }
 
@@ -63,7 +63,7 @@ macro_rules! reasons {
                 match self { $(Self::$name => $text,)+ }
             }
 
-            /// What the counter counts, for people.
+            /// What the counter counts, as text for users.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc),+),)+ }
             }
@@ -102,7 +102,7 @@ reasons! {
     }
 }
 
-/// A chunk that is sound in itself.
+/// A chunk that passed every check that needs the message alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk<'a> {
     pub stream_id: u32,
@@ -118,7 +118,7 @@ pub struct Chunk<'a> {
     pub payload: &'a [u8],
 }
 
-/// Where the fields of a revision lie.
+/// Field offsets of one revision.
 struct Offsets {
     index: usize,
     count: usize,
@@ -160,13 +160,13 @@ fn take_data<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Fault> {
     Ok(data)
 }
 
-/// The checksum of a chunk: over the header and the payload where there is a header, else the payload.
+/// The checksum of a chunk: over header and payload where there is a header, else over the payload.
 pub fn checksum(header: Option<&[u8; HEADER_SLOT_BYTES]>, payload: &[u8]) -> u32 {
     checksum::crc32c_append(header.map_or(0, |h| checksum::crc32c(h)), payload)
 }
 
 impl<'a> Chunk<'a> {
-    /// Judges a message by every rule that needs nothing but the message (bridge §5.2).
+    /// Decodes a message and applies every rule that needs nothing but the message (bridge §5.2).
     #[inline]
     pub fn decode(bytes: &'a [u8], limits: &Limits) -> Result<Self, Fault> {
         if bytes.len() < MESSAGE_HEADER_LENGTH {
@@ -254,14 +254,14 @@ impl<'a> Chunk<'a> {
         })
     }
 
-    /// Of its frame: whoever sent it has sent them all.
+    /// Whether this is the last chunk of its frame, after which the sender has sent all of them.
     #[inline]
     pub fn is_last(&self) -> bool {
         self.index + 1 == self.count
     }
 }
 
-/// How a frame is cut: the first chunk carries the header too, so less payload (decision 29).
+/// How one frame is divided. The first chunk carries the header too, so it has less payload (decision 29).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPlan {
     pub payload_length: u32,
@@ -270,7 +270,7 @@ pub struct ChunkPlan {
     pub count: u32,
 }
 
-/// The slices of a channel: each message fits one claim.
+/// Slice sizes of a channel, chosen so that each message fits one claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkSizes {
     pub first: u32,
@@ -278,7 +278,7 @@ pub struct ChunkSizes {
 }
 
 impl ChunkSizes {
-    /// `None` for an MTU that leaves no room for payload.
+    /// Returns `None` for an MTU that leaves no room for payload.
     pub fn new(mtu_bytes: u32, chunk_bytes: Option<u32>, max_chunk_bytes: u32) -> Option<Self> {
         let rest =
             mtu_bytes.checked_sub(MTU_OVERHEAD)?.min(chunk_bytes.unwrap_or(u32::MAX)).min(max_chunk_bytes);
@@ -286,7 +286,7 @@ impl ChunkSizes {
         (rest > 0).then_some(Self { first: room.min(rest), rest })
     }
 
-    /// `None` for a frame that needs too many chunks. An empty one is one chunk of length 0.
+    /// Returns `None` for a frame that needs too many chunks. An empty frame is one chunk of length 0.
     pub fn plan(&self, payload_length: u32) -> Option<ChunkPlan> {
         let first = self.first.min(payload_length);
         let count = 1 + (payload_length - first).div_ceil(self.rest);
@@ -295,7 +295,7 @@ impl ChunkSizes {
 }
 
 impl ChunkPlan {
-    /// Offset and length of a slice.
+    /// Offset and length of one slice.
     #[inline]
     pub fn slice(&self, index: u32) -> (u32, u32) {
         if index == 0 {
@@ -306,7 +306,7 @@ impl ChunkPlan {
     }
 }
 
-/// What all chunks of a frame have in common.
+/// The fields that all chunks of a frame share.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameKey {
     pub stream_id: u32,
@@ -315,7 +315,7 @@ pub struct FrameKey {
     pub trace_id: u64,
 }
 
-/// Writes everything but the payload bytes; returns where those go. `bytes` is as long as
+/// Writes everything but the payload bytes, and returns the offset where those go. `bytes` is as long as
 /// `revision.overhead(header.is_some())` and the slice together.
 #[inline]
 pub fn encode(
@@ -361,7 +361,7 @@ pub fn encode(
     MESSAGE_HEADER_LENGTH + at + LENGTH
 }
 
-/// Puts the checksum of a complete message of the second revision into it.
+/// Writes the checksum into a complete message of the second revision.
 pub fn write_checksum(bytes: &mut [u8]) {
     let block = MESSAGE_HEADER_LENGTH + usize::from(BRIDGE_FRAME_CHUNK_R2_BLOCK_LENGTH);
     let included = bytes[MESSAGE_HEADER_LENGTH + BRIDGE_FRAME_CHUNK_R2_HEADER_INCLUDED] == BOOL_TRUE;

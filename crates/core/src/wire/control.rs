@@ -1,10 +1,10 @@
-//! What travels on the control and QoS streams between producers, consumers and supervisors
-//! (wire §10.1.2, §10.1.3, §10.2.2, §10.4).
+//! Messages of the control and QoS streams: ConsumerHello, ConsumerConfig, FrameProgress, QosConsumer,
+//! QosProducer (wire §10.1.2, §10.1.3, §10.2.2, §10.4). Pure.
 
 use crate::wire::hello::{ConsumerConfig, ConsumerHello, Mode, wire_block, wire_message};
 use crate::wire::layout::*;
 
-/// A consumer's own ledger, in the two figures that the message has room for (wire §15.4).
+/// A consumer's QoS report: its ledger in the two drop counters that the message has (wire §15.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QosConsumer {
     pub stream_id: u32,
@@ -16,7 +16,7 @@ pub struct QosConsumer {
     pub mode: Mode,
 }
 
-/// How far a producer has come.
+/// A producer's QoS report: the last sequence it wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QosProducer {
     pub stream_id: u32,
@@ -34,7 +34,7 @@ pub enum ProgressState {
     Complete,
 }
 
-/// How much of a frame is in place already.
+/// How many bytes of a frame are already written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameProgress {
     pub stream_id: u32,
@@ -157,7 +157,7 @@ impl FrameProgress {
             FRAME_PROGRESS_STATE_COMPLETE => ProgressState::Complete,
             _ => return Err("state"),
         };
-        // A commit word holds 63 bits of it: one more would name the slot of another frame.
+        // A commit word holds 63 bits of the sequence. A larger one would name the slot of another frame.
         if get_u64(b, FRAME_PROGRESS_SEQ) > MAX_SEQ {
             return Err("seq");
         }

@@ -1,4 +1,4 @@
-//! `FrameDescriptor`: the 48 bytes that tell a consumer of one frame (wire §10.2.1).
+//! `FrameDescriptor`: the 48-byte message that a frame is in the ring (wire §10.2.1). Pure.
 
 use crate::wire::layout::*;
 
@@ -10,18 +10,18 @@ pub struct FrameDescriptor {
     pub stream_id: u32,
     pub epoch: u64,
     pub seq: u64,
-    /// Time of publication, where the producer was asked to give it.
+    /// Time of publication, where the producer is configured to write it.
     pub timestamp_ns: Option<u64>,
     pub meta_version: Option<u32>,
     /// 0: no trace.
     pub trace_id: u64,
 }
 
-/// What a message on the descriptor stream turned out to be.
+/// What a message of the descriptor stream is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded {
     Descriptor(FrameDescriptor),
-    /// A message of another kind or schema: the stream may be shared.
+    /// A message of another template or schema: the stream may be shared.
     Other,
     Malformed,
 }
@@ -39,8 +39,8 @@ impl FrameDescriptor {
         put_u64(b, FRAME_DESCRIPTOR_TRACE_ID, self.trace_id);
     }
 
-    /// Schema and template decide first, then the block: a longer one's tail is skipped, a shorter
-    /// one is malformed.
+    /// Checks schema and template first, then the block. The tail of a longer block is skipped, a shorter
+    /// block is malformed.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Decoded {
         if bytes.len() < MESSAGE_HEADER_LENGTH {
@@ -59,7 +59,7 @@ impl FrameDescriptor {
             return Decoded::Malformed;
         }
         let b = &bytes[MESSAGE_HEADER_LENGTH..];
-        // A commit word holds 63 bits of it: one more would name the slot of another frame.
+        // A commit word holds 63 bits of the sequence. A larger one would name the slot of another frame.
         if get_u64(b, FRAME_DESCRIPTOR_SEQ) > MAX_SEQ {
             return Decoded::Malformed;
         }

@@ -1,12 +1,12 @@
-//! What a client says to the SHM driver and hears from it (driver §4, appendix A).
+//! Messages between a client and the SHM driver (driver §4, appendix A). Pure.
 //!
-//! Requests are encoded here, answers and notices decoded. The later revision of the attach messages has the
-//! same ids; its block length tells them apart.
+//! Requests are encoded here, responses and notices decoded. Both revisions of the attach messages have the
+//! same ids; the block length distinguishes them.
 
 use crate::wire::announce::{AnnouncedPool, PoolAnnounce, take, take_pools, take_string};
 use crate::wire::layout::*;
 
-/// Which form of the attach messages a client speaks.
+/// The form of the attach messages that a client sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Revision {
     #[default]
@@ -43,7 +43,7 @@ pub struct AttachRequest {
     pub stream_id: u32,
     pub client_id: u32,
     pub role: Role,
-    /// Whether the driver may make the stream if it is not there.
+    /// Whether the driver may create the stream if it does not exist.
     pub may_create: bool,
     pub require_hugepages: bool,
 }
@@ -89,7 +89,7 @@ impl AttachRequest {
     }
 }
 
-/// A lease as its holder names it in every message about it.
+/// The fields that identify a lease in every message about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseKey {
     pub lease_id: u64,
@@ -122,7 +122,7 @@ impl LeaseKey {
     }
 }
 
-/// The answer to an attach, as it came: nothing judged yet.
+/// A decoded attach response. Nothing in it is validated yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachResponse {
     pub revision: Revision,
@@ -135,7 +135,7 @@ pub struct AttachResponse {
     pub layout_version: u32,
     pub header_nslots: u32,
     pub header_slot_bytes: u16,
-    /// Null in the later revision, which has no such field.
+    /// Null in the second revision, which has no such field.
     pub max_dims: u8,
     pub pools: Vec<AnnouncedPool>,
     pub header_uri: String,
@@ -143,7 +143,7 @@ pub struct AttachResponse {
 }
 
 impl AttachResponse {
-    /// The field that an OK response may not lack and does (driver §4.2).
+    /// The required field that an OK response lacks, if any (driver §4.2).
     pub fn missing(&self) -> Option<&'static str> {
         let checks = [
             (self.lease_id == NULL_U64, "leaseId"),
@@ -163,7 +163,7 @@ impl AttachResponse {
         checks.into_iter().find(|(is_missing, _)| *is_missing).map(|(_, name)| name)
     }
 
-    /// The regions in the form in which they are announced.
+    /// The regions in the form of an announce.
     pub fn regions(&self, now_ns: u64) -> PoolAnnounce {
         PoolAnnounce {
             stream_id: self.stream_id,
@@ -212,7 +212,7 @@ pub enum DriverMessage {
         reason: u8,
         message: String,
     },
-    /// For someone else, or of another protocol.
+    /// A message for another receiver, or of another protocol.
     Other,
     Malformed(&'static str),
 }
@@ -238,7 +238,7 @@ impl DriverMessage {
     }
 }
 
-/// The block, which must have at least the bytes that we know, and what follows it.
+/// Splits a message into its block, of at least the known length, and the bytes after it.
 fn block(bytes: &[u8], known: u16) -> Result<(&[u8], &[u8]), &'static str> {
     let length = get_u16(bytes, MESSAGE_HEADER_BLOCK_LENGTH);
     let mut rest = &bytes[MESSAGE_HEADER_LENGTH..];
@@ -276,7 +276,7 @@ fn lease_revoked(bytes: &[u8]) -> Result<DriverMessage, &'static str> {
         client_id: get_u32(b, SHM_LEASE_REVOKED_CLIENT_ID),
         role: Role::of(b[SHM_LEASE_REVOKED_ROLE]).ok_or("role")?,
     };
-    // A reason that we do not know makes the whole message void (driver §4.9).
+    // An unknown reason makes the whole message invalid (driver §4.9).
     let reason = match b[SHM_LEASE_REVOKED_REASON] {
         LEASE_REVOKE_REASON_DETACHED => RevokeReason::Detached,
         LEASE_REVOKE_REASON_EXPIRED => RevokeReason::Expired,

@@ -1,22 +1,24 @@
-//! Whom an `EventMessage` is for, told from its bytes alone (service §5): a service sees every command to
-//! every other one, so what is not for it must cost next to nothing.
+//! Filter and encoding of `EventMessage` (service §5). Pure.
+//!
+//! A service receives every command to every other service, so a message for another one must cost next to
+//! nothing.
 
 use crate::wire::layout::*;
 
-/// What a look at the start of a message tells.
+/// Whether a message is for this receiver, decided by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagMatch {
     Ours,
     Foreign,
-    /// Not an event, or one that this version cannot read.
+    /// Not an event, or an event that this version cannot read.
     Unreadable,
 }
 
-/// The tags that count, each whole or, ending in `*`, as the start of one. None at all: every event does.
+/// The accepted tags: each is complete, or a prefix if it ends in `*`. Without tags every event is accepted.
 #[derive(Clone, Debug, Default)]
 pub struct TagFilter {
     tags: Vec<(Box<[u8]>, bool)>,
-    /// The upper half of the correlation ids that count: a client hears only answers to itself.
+    /// The upper half of the accepted correlation ids: a client reads only answers to its own requests.
     correlation_high: Option<u32>,
 }
 
@@ -29,7 +31,7 @@ impl TagFilter {
         Self { tags: tags.into_iter().map(parse).collect(), correlation_high: None }
     }
 
-    /// Only events whose correlation id has this upper half.
+    /// Accepts only events whose correlation id has this upper half.
     pub fn answers_to(mut self, correlation_high: Option<u32>) -> Self {
         self.correlation_high = correlation_high;
         self
@@ -40,7 +42,7 @@ impl TagFilter {
         self.correlation_high.is_none_or(|expected| get_u32(bytes, high) == expected)
     }
 
-    /// Judges a message, or its first fragment. Allocates nothing.
+    /// Matches a message, or its first fragment. Allocates nothing.
     #[inline]
     pub fn match_message(&self, bytes: &[u8]) -> TagMatch {
         match tag_of(bytes) {
@@ -56,7 +58,7 @@ fn matches((expected, is_start): &(Box<[u8]>, bool), tag: &[u8]) -> bool {
     if *is_start { tag.starts_with(expected) } else { **expected == *tag }
 }
 
-/// The tag of an event, which comes right after its block.
+/// The tag of an event, which follows its block.
 fn tag_of(bytes: &[u8]) -> Option<&[u8]> {
     split_text(data_after_block(bytes)?).map(|(tag, _)| tag)
 }
@@ -69,7 +71,7 @@ pub fn text_fields(bytes: &[u8]) -> Option<[&[u8]; 3]> {
     Some([tag, key, value])
 }
 
-/// What follows the block of an event.
+/// The bytes after the block of an event.
 fn data_after_block(bytes: &[u8]) -> Option<&[u8]> {
     let header = bytes.get(..MESSAGE_HEADER_LENGTH)?;
     if get_u16(header, MESSAGE_HEADER_SCHEMA_ID) != SERVICE_SCHEMA_ID
@@ -84,13 +86,13 @@ fn data_after_block(bytes: &[u8]) -> Option<&[u8]> {
     bytes.get(MESSAGE_HEADER_LENGTH + usize::from(block)..)
 }
 
-/// Data with its length before it, and what comes after.
+/// Splits length-prefixed data from what follows it.
 fn split_text(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let length = get_u32(data.get(..4)?, 0) as usize;
     data.get(4..)?.split_at_checked(length)
 }
 
-/// An event with a text, which nobody asked for: a word on the status stream.
+/// Encodes an event with a text that answers no request, for the status stream.
 pub fn encode_text(tag: &str, key: &str, value: &str, wall_ns: u64) -> Vec<u8> {
     let mut out = vec![0; MESSAGE_HEADER_LENGTH + usize::from(EVENT_MESSAGE_BLOCK_LENGTH)];
     put_u16(&mut out, MESSAGE_HEADER_BLOCK_LENGTH, EVENT_MESSAGE_BLOCK_LENGTH);

@@ -1,5 +1,6 @@
-//! `bridge://<id>?payload=…&payload_stream=…&control=…&control_stream=…&stream=…`: where frames come from for a
-//! consumer that does not use shared memory. Values are percent-encoded. Pure; the text comes from outside.
+//! The fallback URI `bridge://<id>?payload=…&payload_stream=…&control=…&control_stream=…&stream=…`: where a
+//! consumer that does not use shared memory reads frames (wire §10.1.3). Values are percent-encoded. Pure;
+//! the text is untrusted.
 
 /// The streams of a bridge that a consumer reads itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,14 +8,14 @@ pub struct FallbackUri {
     pub instance_id: String,
     pub payload: (String, i32),
     pub control: (String, i32),
-    /// The source's id: the one that chunks carry.
+    /// The source stream id, which chunks carry.
     pub stream_id: u32,
 }
 
 const SCHEME: &str = "bridge://";
 
 impl FallbackUri {
-    /// Says what is wrong with it otherwise.
+    /// Parses a URI. The error says what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, String> {
         let parts = text.strip_prefix(SCHEME).and_then(|rest| rest.split_once('?'));
         let (id, query) =
@@ -22,7 +23,7 @@ impl FallbackUri {
         let mut found: [Option<String>; 5] = [const { None }; 5];
         for pair in query.split('&') {
             let (key, value) = pair.split_once('=').ok_or_else(|| format!("{pair:?} has no value"))?;
-            // What is not known may come from a later version.
+            // An unknown key may come from a later version.
             if let Some(at) = KEYS.iter().position(|known| *known == key) {
                 found[at] = Some(decoded(value).ok_or_else(|| format!("{key} is not percent-encoded"))?);
             }
@@ -69,7 +70,7 @@ fn decoded(text: &str) -> Option<String> {
         let (high, low) = (digit()?, digit()?);
         out.push((high << 4 | low) as u8);
     }
-    // Neither ends a C string early nor hides in a log.
+    // Control characters would end a C string early or corrupt a log.
     String::from_utf8(out).ok().filter(|text| !text.chars().any(char::is_control))
 }
 
@@ -90,7 +91,7 @@ mod tests {
         assert_eq!(text.control, ("aeron:udp?endpoint=10.0.0.2:40101".into(), 3001));
         assert_eq!(text.stream_id, 10_000);
         let more = format!("{GOOD}&colour=red");
-        assert_eq!(FallbackUri::parse(&more), Ok(text), "a later version may say more");
+        assert_eq!(FallbackUri::parse(&more), Ok(text), "a later version may add keys");
     }
 
     #[test]

@@ -1,22 +1,22 @@
-//! `ConsumerHello` and `ConsumerConfig`: what a consumer can do and would like, and what it was granted
-//! (wire §5, §10.1.2, §10.1.3).
+//! `ConsumerHello` and `ConsumerConfig`: what a consumer asks for, and what it gets (wire §5, §10.1.2,
+//! §10.1.3). Pure.
 
 use crate::wire::announce::{put_string, take, take_string};
 use crate::wire::layout::*;
 
-/// A channel and a stream id on it, as asked for or as granted. Half of one is none (wire §10.1.3).
+/// A channel and a stream id, as requested or as granted. One without the other is no address (wire §10.1.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamAddress {
     pub channel: String,
     pub stream_id: u32,
 }
 
-/// What the two fields of a request say.
+/// A stream request, decoded from its channel and stream id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamRequest {
     None,
     At(StreamAddress),
-    /// Only one of the two: a request that must be refused.
+    /// Only one of the two fields is set. The producer must decline it.
     Invalid,
 }
 
@@ -61,7 +61,7 @@ impl Mode {
     }
 }
 
-/// How often a consumer wants to hear of a frame's progress; what is absent is the producer's to choose.
+/// How often a consumer asks for FrameProgress. The producer chooses what is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgressHints {
     pub interval_us: Option<u32>,
@@ -90,7 +90,7 @@ pub struct ConsumerConfig {
     pub consumer_id: u32,
     pub use_shm: bool,
     pub mode: Mode,
-    /// A supervisor's: the rate where the consumer's own hello is not to decide. 0: no limit.
+    /// Rate set by a supervisor in place of the consumer's hello. 0: no limit.
     pub max_rate_hz: Option<u32>,
     pub fallback_uri: String,
     pub descriptor: StreamRequest,
@@ -109,7 +109,7 @@ fn boolean(value: u8, what: &'static str) -> Result<bool, &'static str> {
     }
 }
 
-/// The block of a message of the wire schema, of at least the length that we know, and what follows.
+/// Splits a message of the wire schema into its block, of at least the known length, and the bytes after it.
 pub(crate) fn wire_block(bytes: &[u8], known: u16) -> Result<(&[u8], &[u8]), &'static str> {
     if get_u16(bytes, MESSAGE_HEADER_VERSION) < WIRE_SCHEMA_VERSION {
         return Err("version");

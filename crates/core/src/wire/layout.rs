@@ -1,8 +1,8 @@
-//! Where every field lies: offsets inside an SBE block, block lengths, template ids, enum values.
+//! Layout constants: field offsets inside SBE blocks, block lengths, template ids, enum values. Pure.
 //!
-//! The schemas in `schemas/` are the source; a test compares each constant here with them, so a
-//! name is always `MESSAGE_FIELD` in capitals. SBE packs its fields, so several are unaligned
-//! (wire §16, and the alignment rule settled for it): they are read byte-wise, never by reference.
+//! The schemas in `schemas/` are the source. A test compares each constant with them, so a name is always
+//! `MESSAGE_FIELD` in capitals. SBE packs its fields, so several are unaligned (wire §16): they are read
+//! byte-wise, never by reference.
 
 pub const WIRE_SCHEMA_ID: u16 = 900;
 pub const WIRE_SCHEMA_VERSION: u16 = 1;
@@ -23,9 +23,9 @@ pub const LAYOUT_VERSION: u32 = 1;
 /// Stored little-endian: the file starts with the bytes `31 4D 48 53 4C 50 4F 54`.
 pub const MAGIC: u64 = 0x544F_504C_5348_4D31;
 pub const MAX_DIMS: usize = 8;
-/// Sequences are 63 bits wide on the slot.
+/// The largest sequence: a commit word holds 63 bits of it.
 pub const MAX_SEQ: u64 = u64::MAX >> 1;
-/// The smallest payload stride, and the factor of all others (wire §15.22).
+/// The smallest payload stride. Every stride is a multiple of it (wire §15.22).
 pub const MIN_STRIDE_BYTES: u32 = 64;
 
 pub const SHM_REGION_SUPERBLOCK_TEMPLATE_ID: u16 = 50;
@@ -154,7 +154,7 @@ pub const BRIDGE_FRAME_CHUNK_CHUNK_LENGTH: usize = 32;
 pub const BRIDGE_FRAME_CHUNK_PAYLOAD_LENGTH: usize = 36;
 pub const BRIDGE_FRAME_CHUNK_HEADER_INCLUDED: usize = 40;
 
-/// The later revision: same template, told apart by its block length.
+/// The second revision: same template, distinguished by its block length.
 pub const BRIDGE_FRAME_CHUNK_R2_BLOCK_LENGTH: u16 = 53;
 pub const BRIDGE_FRAME_CHUNK_R2_TRACE_ID: usize = 20;
 pub const BRIDGE_FRAME_CHUNK_R2_CHUNK_INDEX: usize = 28;
@@ -191,7 +191,7 @@ pub const CONSUMER_CONFIG_USE_SHM: usize = 8;
 pub const CONSUMER_CONFIG_MODE: usize = 9;
 pub const CONSUMER_CONFIG_DESCRIPTOR_STREAM_ID: usize = 10;
 pub const CONSUMER_CONFIG_CONTROL_STREAM_ID: usize = 14;
-/// With a supervisor's rate behind it, which others skip.
+/// The second revision adds a supervisor's rate, which older readers skip.
 pub const CONSUMER_CONFIG_R2_BLOCK_LENGTH: u16 = 22;
 pub const CONSUMER_CONFIG_R2_MAX_RATE_HZ: usize = 18;
 
@@ -276,7 +276,7 @@ pub const SHM_ATTACH_REQUEST_MAX_DIMS: usize = 21;
 pub const SHM_ATTACH_REQUEST_PUBLISH_MODE: usize = 22;
 pub const SHM_ATTACH_REQUEST_REQUIRE_HUGEPAGES: usize = 23;
 
-/// The later revision: same template, told apart by its block length.
+/// The second revision: same template, distinguished by its block length.
 pub const SHM_ATTACH_REQUEST_R2_BLOCK_LENGTH: u16 = 27;
 pub const SHM_ATTACH_REQUEST_R2_PUBLISH_MODE: usize = 21;
 pub const SHM_ATTACH_REQUEST_R2_HUGEPAGES_POLICY: usize = 22;
@@ -348,11 +348,11 @@ pub const NULL_U8: u8 = u8::MAX;
 pub const NULL_U16: u16 = u16::MAX;
 pub const NULL_U32: u32 = u32::MAX;
 pub const NULL_U64: u64 = u64::MAX;
-/// The one optional field whose null is 0: a frame without a trace.
+/// The only optional field whose null is 0: a frame without a trace.
 pub const NULL_TRACE_ID: u64 = 0;
 
-/// Little-endian reads and writes at any alignment. They panic past the end of the slice, so the
-/// callers check the length of what came from outside first.
+/// Little-endian reads and writes at any alignment. They panic past the end of the slice, so callers check
+/// the length of untrusted bytes first.
 macro_rules! le {
     ($read:ident, $write:ident, $type:ty) => {
         #[inline]

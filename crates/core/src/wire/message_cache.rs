@@ -1,7 +1,8 @@
-//! What was said last by each, so that what is said again need not be read again.
+//! A cache of decoded messages, so that a repeated message is not decoded again. Pure and bounded.
 //!
-//! Thousands say the same every second: who greets, who is announced. Keyed as such messages are: by schema,
-//! template and the two ids that they begin with; an announce by its stream alone, and but for its time.
+//! Thousands of endpoints repeat the same hello or announce every second. The key is the schema, the template
+//! and the two ids that such a message begins with. An announce is keyed by its stream alone, and its
+//! timestamp is not compared.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ type Key = (u16, u16, u32, u32);
 
 const ANNOUNCE_TIMESTAMP_AT: usize = MESSAGE_HEADER_LENGTH + SHM_POOL_ANNOUNCE_ANNOUNCE_TIMESTAMP_NS;
 
-/// Messages, and what each of them came to.
+/// The last message of each key, and the value it was decoded to.
 pub struct MessageCache<T> {
     last: HashMap<Key, (Box<[u8]>, T)>,
     bytes: usize,
@@ -19,12 +20,12 @@ pub struct MessageCache<T> {
 }
 
 impl<T> MessageCache<T> {
-    /// Remembers up to `max_bytes` bytes: what strangers make up does not pile up here.
+    /// Keeps up to `max_bytes` bytes of messages, so that made-up messages cannot exhaust memory.
     pub fn new(max_bytes: usize) -> Self {
         Self { last: HashMap::new(), bytes: 0, max_bytes }
     }
 
-    /// What it came to when it was said before; None for what is new.
+    /// The value of an identical earlier message. `None` for a new message.
     pub fn get(&self, message: &[u8]) -> Option<&T> {
         let key = key_of(message)?;
         let (cached_message, value) = self.last.get(&key)?;
@@ -36,7 +37,7 @@ impl<T> MessageCache<T> {
         is_same.then_some(value)
     }
 
-    /// Gives back what is not remembered any more.
+    /// Stores a message with its value. Returns the values that were evicted.
     pub fn insert(&mut self, message: &[u8], value: T) -> Vec<T> {
         let Some(key) = key_of(message) else { return vec![value] };
         let mut gone = Vec::new();
@@ -52,7 +53,7 @@ impl<T> MessageCache<T> {
         gone
     }
 
-    /// Everything is new again.
+    /// Removes every message. Returns their values.
     pub fn clear(&mut self) -> Vec<T> {
         self.bytes = 0;
         self.last.drain().map(|(_, (_, value))| value).collect()
@@ -68,7 +69,7 @@ fn key_of(message: &[u8]) -> Option<Key> {
     let kind = (get_u16(head, MESSAGE_HEADER_SCHEMA_ID), get_u16(head, MESSAGE_HEADER_TEMPLATE_ID));
     let (first, second) = (get_u32(head, MESSAGE_HEADER_LENGTH), get_u32(head, MESSAGE_HEADER_LENGTH + 4));
     let key = (kind.0, kind.1, first, second);
-    // Who produces is what an announce says, not who it is of.
+    // The producer id is content of an announce, not part of its key.
     Some(if is_announce(key) { (kind.0, kind.1, first, 0) } else { key })
 }
 
@@ -129,7 +130,7 @@ mod tests {
         ] {
             assert_eq!(cache.get(&second), None);
         }
-        // The last word counts: what was said before that is new again.
+        // Only the last message of a key is cached.
         assert_eq!(cache.insert(&message(CONSUMER_HELLO_TEMPLATE_ID, 5, 7, b"b"), 2), [1]);
         assert_eq!(cache.get(&first), None);
         assert_eq!(cache.clear(), [2]);
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(cache.get(&announce(0, 2)), None);
         cache.insert(&announce(0, 3), 2);
         assert_eq!(cache.get(&announce(0, 4)), Some(&2));
-        // It came back: that is news.
+        // The earlier announce came back: it is a change.
         assert_eq!(cache.get(&announce(9, 4)), None);
         let mut longer = announce(0, 5);
         longer.push(0);

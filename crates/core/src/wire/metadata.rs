@@ -1,11 +1,11 @@
-//! What a producer tells of itself on the metadata stream (wire §10.3): its name, its attributes, and blobs
-//! in chunks.
+//! Messages of the metadata stream (wire §10.3): DataSourceAnnounce, DataSourceMeta, and blobs in chunks.
+//! Pure.
 
 use crate::wire::announce::take;
 use crate::wire::hello::{wire_block, wire_message};
 use crate::wire::layout::*;
 
-/// The largest chunk that we send (wire §15.9). Others may send larger ones.
+/// The largest chunk that this crate sends (wire §15.9). Peers may send larger ones.
 pub const CHUNK_MAX: usize = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct DataSourceAnnounce {
     pub summary: String,
 }
 
-/// A key, the format of its value, and the value as it came.
+/// A key, the format of its value, and the value unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attribute {
     pub key: String,
@@ -34,7 +34,7 @@ pub struct DataSourceMeta {
     pub attributes: Vec<Attribute>,
 }
 
-/// A blob is about to come; checksum 0 is none.
+/// Announces a blob. Checksum 0 means none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobAnnounce {
     pub stream_id: u32,
@@ -90,9 +90,9 @@ impl<'a> MetadataMessage<'a> {
         decoded.unwrap_or_else(Self::Malformed)
     }
 
-    /// Of which stream a message tells, from its first bytes alone; `None` if it is none of these.
+    /// The stream id of a metadata message, from its first bytes alone. `None` for other messages.
     pub fn stream_of(bytes: &[u8]) -> Option<u32> {
-        // The stream id comes first in the block of all of them.
+        // The stream id is the first field of all these blocks.
         let known = bytes.len() >= MESSAGE_HEADER_LENGTH + 4
             && get_u16(bytes, MESSAGE_HEADER_SCHEMA_ID) == WIRE_SCHEMA_ID
             && matches!(
@@ -117,7 +117,7 @@ fn take_data<'a>(rest: &mut &'a [u8], what: &'static str) -> Result<&'a [u8], &'
     take(rest, len, what)
 }
 
-/// Names are carried byte for byte; what is not UTF-8 in them is for the eye only.
+/// Decodes a name. Bytes that are not UTF-8 are replaced, which is enough for display.
 fn take_text(rest: &mut &[u8], what: &'static str) -> Result<String, &'static str> {
     take_data(rest, what).map(|text| String::from_utf8_lossy(text).into_owned())
 }
@@ -169,7 +169,8 @@ impl DataSourceMeta {
         let (b, mut rest) = wire_block(bytes, DATA_SOURCE_META_BLOCK_LENGTH)?;
         let group = take(&mut rest, GROUP_SIZE_LENGTH, "attributes")?;
         let (entry_length, count) = (usize::from(get_u16(group, 0)), usize::from(get_u16(group, 2)));
-        // A lying count is refused before anything is kept: each entry has three lengths at least.
+        // A wrong count is rejected before anything is allocated: each entry has three length fields at
+        // least.
         if count * (entry_length + 12) > rest.len() {
             return Err("attributes");
         }

@@ -1,4 +1,5 @@
-//! Messages and their bytes: every schema that Rust encodes or decodes, and the layout constants of regions (wire §6 to §10).
+//! Messages and their bytes: every schema that Rust encodes or decodes, and the layout constants of
+//! regions (wire §6 to §10).
 
 pub mod announce;
 pub mod chunk;

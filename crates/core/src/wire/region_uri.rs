@@ -1,14 +1,14 @@
-//! The grammar of region URIs (wire §15.22): `shm:file?path=<absolute>[|require_hugepages=<bool>]`.
+//! The grammar of region URIs (wire §15.22): `shm:file?path=<absolute>[|require_hugepages=<bool>]`. Pure.
 //!
-//! Strict: one scheme, two parameters in this order, nothing else. Paths are POSIX paths; a Windows
-//! path fails the test for a leading slash, which is the platform rule we apply.
+//! Strict: one scheme, two parameters in this order, nothing else. Paths are POSIX paths: a Windows path
+//! fails the check for a leading slash.
 
 use std::fmt;
 
 const SCHEME: &str = "shm:file?";
 const PATH: &str = "path=";
 const HUGEPAGES: &str = "require_hugepages=";
-/// Longer than any path Linux opens, short enough to refuse at once.
+/// Longer than any path that Linux opens, and short enough to reject at once.
 const MAX_URI_BYTES: usize = 4096 + 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum UriError {
     TooLong,
     MissingPath,
     RelativePath,
-    /// A character that the grammar leaves out, and where it stands.
+    /// A character outside the grammar, and its offset.
     Character(char, usize),
     Parameter(String),
     Boolean(String),

@@ -1,16 +1,16 @@
-//! Accounts and latencies as attachments tell them (JSON in an event), read without building anything.
+//! Status reports and latencies of endpoints (JSON in an event), parsed without allocation. Pure.
 //!
-//! Only the form that this crate's own writers use: whoever listens to thousands of them a second has them
-//! quickly, and reads every other form, which is as good, in its own way.
+//! Parses only the form that this repository writes, because a monitor reads thousands of them a second. The
+//! caller parses every other valid JSON form itself.
 
 use crate::wire::event;
 
-/// As much as anybody needs; who tells more is read the longer way.
+/// Enough for every endpoint of ours. A report with more is left to the caller's JSON parser.
 const MAX_REASONS: usize = 64;
 const MAX_SOURCES: usize = 64;
 const MAX_NAME_BYTES: usize = 256;
 
-/// What an attachment told of itself.
+/// One report of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusReport<'a> {
     Consumer(ConsumerStatus<'a>),
@@ -60,7 +60,7 @@ pub struct LatencyStatus<'a> {
     pub figures: [u64; 4],
 }
 
-/// Numbers by reason, none of them 0: checked when they were read, and read again when they are wanted.
+/// Counts by reason, none of them 0. Validated when the report is parsed, decoded again by `iter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts<'a>(&'a [u8]);
 
@@ -75,7 +75,7 @@ impl<'a> Counts<'a> {
     }
 }
 
-/// Streams in ascending order.
+/// Stream ids in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sources<'a>(&'a [u8]);
 
@@ -90,7 +90,7 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// None for what is no such word, or has another form. Allocates nothing.
+/// Parses a report. `None` for any other message or form. Allocates nothing.
 pub fn read(message: &[u8]) -> Option<StatusReport<'_>> {
     let [tag, key, value] = event::text_fields(message)?;
     let mut rest = Scan(value);
@@ -111,7 +111,7 @@ pub fn read(message: &[u8]) -> Option<StatusReport<'_>> {
     rest.0.is_empty().then_some(report)
 }
 
-/// What is left to read.
+/// The bytes that are left to parse.
 struct Scan<'a>(&'a [u8]);
 
 impl<'a> Scan<'a> {
@@ -131,7 +131,7 @@ impl<'a> Scan<'a> {
         (1..=20).contains(&length).then(|| self.take(length))
     }
 
-    /// As JSON has it: without zeros before it.
+    /// A JSON number: no leading zeros.
     fn number(&mut self) -> Option<u64> {
         let digits = self.digits()?;
         if digits.len() > 1 && digits[0] == b'0' {
@@ -147,7 +147,7 @@ impl<'a> Scan<'a> {
         Some(value)
     }
 
-    /// Outer None: neither a number nor `null`.
+    /// Outer `None`: neither a number nor `null`.
     fn quoted_or_null(&mut self) -> Option<Option<u64>> {
         match self.eat(b"null") {
             Some(()) => Some(None),
@@ -162,7 +162,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// A name of plain letters: what would need unescaping is read by others.
+    /// A name without escapes. A name that needs unescaping is left to the caller's JSON parser.
     fn name(&mut self) -> Option<&'a str> {
         self.eat(b"\"")?;
         let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_- .".contains(byte);

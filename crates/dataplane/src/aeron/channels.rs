@@ -1,6 +1,6 @@
-//! Parameters of Aeron channels. Made when a handle is asked for, not each turn.
+//! Parameters of Aeron channels. Computed when a handle is requested, not in every duty cycle.
 
-/// Adds `key=value` to a channel unless the key is named already.
+/// Adds `key=value` to a channel unless the key is present.
 pub fn with_parameter(channel: &str, parameter: &str) -> String {
     let key = parameter.split('=').next().unwrap_or(parameter);
     let names = channel.split_once('?').map_or("", |(_, names)| names);
@@ -11,7 +11,7 @@ pub fn with_parameter(channel: &str, parameter: &str) -> String {
     format!("{channel}{separator}{parameter}")
 }
 
-/// For those who listen: one that stops polling is put to rest, and stalls nobody.
+/// Channel of an untethered subscription: one that stops polling is rested, and delays no publication.
 pub fn untethered(channel: &str) -> String {
     with_parameter(channel, "tether=false")
 }

@@ -1,4 +1,4 @@
-//! The connection to a media driver, and handles on their way from it.
+//! The connection to a media driver, and the requests for its handles.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -15,7 +15,7 @@ use super::request::Request;
 use super::subscription::Subscription;
 use super::{AeronError, c_string, checked, single_line};
 
-/// The errors Aeron reported on its own thread, newest last.
+/// The errors that Aeron reported on its own thread, newest last.
 #[derive(Debug, Default)]
 pub struct ErrorLog(Mutex<VecDeque<AeronError>>);
 
@@ -54,7 +54,7 @@ unsafe impl Send for Client {}
 unsafe impl Sync for Client {}
 
 impl Client {
-    /// Connects to the media driver in `dir`; waits `timeout_ms` at most for signs of life.
+    /// Connects to the media driver in `dir`. Waits `timeout_ms` at most for its heartbeat.
     pub fn connect(dir: &str, timeout_ms: u64) -> Result<Self, AeronError> {
         let errors = Arc::new(ErrorLog::default());
         let dir = c_string(dir)?;
@@ -69,7 +69,7 @@ impl Client {
                 checked(c::aeron_context_set_error_handler(context, Some(on_error), log))?;
                 checked(c::aeron_context_set_driver_timeout_ms(context, timeout_ms))?;
                 checked(c::aeron_context_set_idle_sleep_duration_ns(context, 4_000_000))?;
-                // The strategy was loaded with the default of 16 ms: only loading it again changes it.
+                // The strategy was loaded with its default of 16 ms. Only loading it again changes it.
                 let sleep = c"4000000".as_ptr();
                 checked(c::aeron_context_set_idle_strategy_init_args(context, sleep))?;
                 checked(c::aeron_context_set_idle_strategy(context, c"sleep-ns".as_ptr()))?;
@@ -87,7 +87,7 @@ impl Client {
         Ok(Self { ptr: client, context, errors, watches: Mutex::default(), fork_guard: ForkGuard::current() })
     }
 
-    /// True once the media driver is gone or has dropped us: every handle is dead.
+    /// True once the media driver is lost or has timed us out: every handle is dead.
     pub fn is_closed(&self) -> bool {
         // SAFETY: the client is open or closing, never freed while self lives.
         unsafe { c::aeron_is_closed(self.ptr) }
@@ -222,7 +222,7 @@ impl Drop for Client {
 
 type Poller<T> = Box<dyn FnMut() -> Result<Option<T>, AeronError> + Send>;
 
-/// A handle that the media driver has been asked for. Poll until it answers; drop to call it off.
+/// A handle that was requested from the media driver. Poll until it is ready; drop to cancel.
 pub struct Pending<T>(Poller<T>);
 
 struct AssertSend<F>(F);

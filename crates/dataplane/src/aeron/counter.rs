@@ -1,4 +1,4 @@
-//! Counters in the media driver's counters file: ours to write, everyone's to read.
+//! Counters in the media driver's counters file: ours for writing, all for reading.
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -47,7 +47,7 @@ impl Drop for Counter {
     }
 }
 
-/// What the counters file says of one counter.
+/// The entry of one counter in the counters file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CounterReading {
     pub id: i32,
@@ -81,8 +81,8 @@ unsafe extern "C" fn on_counter(
     }
 }
 
-/// Every counter of the media driver in `dir`, without becoming its client. What a dead driver left is
-/// read too; without a counters file it is an error.
+/// Every counter of the media driver in `dir`, without becoming its client. Counters of a dead driver are
+/// read too. A missing counters file is an error.
 pub fn read_counters(dir: &str) -> Result<Vec<CounterReading>, AeronError> {
     let dir = c_string(dir)?;
     let mut cnc = ptr::null_mut();

@@ -1,5 +1,5 @@
-//! Which fragments belong to a message that is wanted, judged by the first one of each message: what is for
-//! others is neither put together nor copied.
+//! A filter of fragments by the first fragment of each message, so that foreign messages are neither joined
+//! nor copied.
 
 use crate::aeron::{Header, ImageWatch};
 
@@ -8,7 +8,7 @@ use crate::aeron::{Header, ImageWatch};
 pub struct FragmentFilter(Vec<(i32, bool)>);
 
 impl FragmentFilter {
-    /// Whether a fragment belongs to a message that `is_wanted` says yes to; it is shown the first alone.
+    /// Whether a fragment belongs to a wanted message. `is_wanted` is called for the first fragment only.
     pub fn wants(&mut self, header: Header, is_wanted: impl FnOnce() -> bool) -> bool {
         let (session, begins, ends) = header.fragment();
         let at = self.0.iter().position(|(s, _)| *s == session);
@@ -22,7 +22,7 @@ impl FragmentFilter {
         wanted
     }
 
-    /// Forgets those who left. True if nobody is in the middle of anything.
+    /// Drops closed sessions. True if no session is in the middle of a message.
     pub fn settle(&mut self, images: &ImageWatch) -> bool {
         self.0.retain(|(session, _)| images.joined_ns(*session).is_some());
         self.0.is_empty()

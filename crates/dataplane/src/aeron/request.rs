@@ -1,4 +1,4 @@
-//! A handle that the media driver was asked for and has not given yet.
+//! A request for a handle that the media driver has not answered yet.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -8,11 +8,11 @@ use tensorpool_core::os::fork::ForkGuard;
 
 use super::{AeronError, last_error};
 
-/// All that is asked for, whatever it will be.
+/// Aeron's type of every pending registration.
 type Registration = c::aeron_client_registering_resource_stct;
 
-/// Dropped without an answer it is called off: client and media driver would otherwise keep what comes of it for as
-/// long as the client lives.
+/// Dropping an unanswered request cancels it. Otherwise client and media driver would keep the resource for
+/// as long as the client lives.
 pub(super) struct Request<H> {
     pub(super) client: *mut c::aeron_t,
     pub(super) registration: *mut Registration,
@@ -22,7 +22,7 @@ pub(super) struct Request<H> {
 }
 
 impl<H> Request<H> {
-    /// The handle, once it is there.
+    /// The handle, once it is ready.
     pub(super) fn poll(&mut self) -> Result<Option<*mut H>, AeronError> {
         if self.registration.is_null() {
             return Ok(None);
@@ -33,7 +33,7 @@ impl<H> Request<H> {
         if rc == 0 {
             return Ok(None);
         }
-        // An answer frees the request.
+        // A response frees the registration.
         self.registration = ptr::null_mut();
         if rc > 0 { Ok(Some(handle)) } else { Err(last_error()) }
     }

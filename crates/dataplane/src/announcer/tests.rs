@@ -8,7 +8,7 @@ use tensorpool_core::wire::layout::{CLOCK_DOMAIN_MONOTONIC, HEADER_SLOT_BYTES, L
 const MS: u64 = 1_000_000;
 const PERIOD: u64 = 1_000 * MS;
 
-/// Beacons with a clock of the test's own, which starts now: `put` reads the real one.
+/// An announcer with a simulated clock that starts now, because `announce` reads the real one.
 struct Driver {
     _dir: tempfile::TempDir,
     bases: AllowedBases,
@@ -65,13 +65,13 @@ impl Driver {
         Now { monotonic_ns: self.now_ns, realtime_ns: 0 }
     }
 
-    /// Lets time pass, with a duty at its end.
+    /// Advances the clock, then runs one duty cycle.
     fn pass(&mut self, ns: u64) {
         self.now_ns += ns;
         self.announcer.do_work(&Tick { now: self.now(), bases: &self.bases, events: &self.events });
     }
 
-    /// What is sent now, of which `taken` at most get through.
+    /// The announces sent now, at most `taken` of which are accepted.
     fn sent(&self, mut taken: usize) -> Vec<PoolAnnounce> {
         let mut sent = Vec::new();
         self.announcer.send_announces(self.now(), &mut |message| {
@@ -103,7 +103,7 @@ fn stream_is_announced_at_once_and_every_period() {
     let at = |timestamp_ns| PoolAnnounce { timestamp_ns, ..announce.clone() };
     assert_eq!(driver.sent(9), [at(driver.now_ns)]);
     assert!(driver.sent(9).is_empty());
-    // To the end of the first turn, from where on a period has exactly one.
+    // To the end of the first refresh: from here on a period has exactly one.
     driver.pass(PERIOD);
     assert_eq!(driver.sent(9), [at(driver.now_ns)]);
     for _ in 0..3 {
@@ -127,7 +127,7 @@ fn unsent_announces_stay_due_in_order() {
     driver.pass(2 * MS);
     let ids = |sent: Vec<PoolAnnounce>| sent.iter().map(|a| a.stream_id).collect::<Vec<_>>();
     assert_eq!(ids(driver.sent(1)), [5]);
-    // A turn that comes meanwhile is not a second announce.
+    // A refresh in between does not add a second announce.
     driver.pass(PERIOD);
     let mut rest = ids(driver.sent(9));
     assert_eq!(rest[..2], [6, 7]);

@@ -1,4 +1,5 @@
-//! The descriptor streams that a sender's consumers read, each through one subscription for all of them.
+//! The descriptor streams of a sender's consumers, each read through one subscription for all of them. On the
+//! sender's thread.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ struct FanoutStream {
 pub(super) struct DescriptorFanout(Vec<FanoutStream>);
 
 impl DescriptorFanout {
-    /// From the next attach on its descriptors come through an ear.
+    /// From the next connect on, its descriptors come through the fanout.
     pub fn add(&mut self, consumer: Arc<Consumer>) {
         let (channel, stream_id) = consumer.descriptors_at();
         let at = self.0.iter().position(|e| (e.channel.as_str(), e.stream_id) == (channel, stream_id));
@@ -42,7 +43,7 @@ impl DescriptorFanout {
         self.0[at].consumers.insert(key, FanoutConsumer { consumer, queue, is_connected: false });
     }
 
-    /// Whether every ear is there.
+    /// Whether every subscription is ready.
     pub fn advance(&mut self, client: &Client) -> Result<bool, AeronError> {
         let mut all = true;
         for stream in &mut self.0 {
@@ -53,7 +54,8 @@ impl DescriptorFanout {
                 all = false;
                 continue;
             }
-            // All that is published from here on comes to the ear; what was before, the consumer still has.
+            // Every descriptor published from here on comes to this subscription. Earlier ones are still on
+            // the consumer's own.
             for entry in stream.consumers.values_mut().filter(|f| !f.is_connected) {
                 entry.consumer.read_from_queue(entry.queue.clone());
                 entry.is_connected = true;
@@ -70,7 +72,7 @@ impl DescriptorFanout {
         self.0.clear();
     }
 
-    /// Hands descriptors to those they are for. Returns how many messages were taken.
+    /// Queues descriptors for their consumers. Returns how many messages were consumed.
     #[inline]
     pub fn poll(&mut self, limit: usize) -> usize {
         let mut taken = 0;

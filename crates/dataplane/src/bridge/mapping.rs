@@ -1,4 +1,5 @@
-//! One mapping at the receiver: its source as announced, its assemblies, and the slots they are written to.
+//! One mapping of a receiver: the state of its source, its assemblies, and the slots they are written to
+//! (bridge §4, §6).
 
 use std::sync::Arc;
 
@@ -53,7 +54,7 @@ impl Goal {
     }
 }
 
-/// Where frames go. Once something was written there, it is of one epoch of the source.
+/// The destination of frames. Once written to, it belongs to one epoch of the source.
 struct Destination {
     goal: Goal,
     is_used: bool,
@@ -69,7 +70,7 @@ pub(super) struct ReceiverMapping {
     pub progress_publication: Handle<Publication>,
     pub progress_address: Option<(String, i32)>,
     destination: Option<Destination>,
-    /// Makes its own memory at each epoch.
+    /// Allocates its own memory for each epoch.
     private: Option<Arc<PrivateRing>>,
     pub announces: u64,
     pub announces_ignored: u64,
@@ -94,7 +95,7 @@ impl ReceiverMapping {
         }
     }
 
-    /// A destination that nothing was written to.
+    /// Sets a destination that nothing was written to.
     pub fn set_destination(&mut self, producer: Arc<Producer>) {
         self.table.abandon(Loss::Detached);
         self.dest_stream_id = producer.stream_id();
@@ -102,12 +103,12 @@ impl ReceiverMapping {
         self.destination = Some(Destination { goal, is_used: false, nslots: None });
     }
 
-    /// Frames go to one consumer of this process, from the next announce on.
+    /// Sends frames to one consumer of this process, from the next announce on.
     pub fn set_private_ring(&mut self, private: Arc<PrivateRing>) {
         self.private = Some(private);
     }
 
-    /// The destination is taken away: no frame is written to it from here on.
+    /// Removes the destination: no frame is written to it from here on.
     pub fn clear_destination(&mut self) -> bool {
         self.table.abandon(Loss::Detached);
         self.destination.take().is_some()
@@ -125,7 +126,7 @@ impl ReceiverMapping {
                 self.announces += 1;
                 self.table.restart();
                 self.progress_forwarder.clear();
-                // Frames of two epochs never share a local one.
+                // Frames of two source epochs never share a local epoch.
                 self.destination.take_if(|d| d.is_used);
                 if let (Some(private), Some(announced)) = (&self.private, self.source.announced())
                     && private.map(announced)
@@ -160,7 +161,7 @@ impl ReceiverMapping {
         self.ledger.note(outcome, position);
     }
 
-    /// What is due of forwarded progress, as it is said here.
+    /// Sends due progress with the local stream id and epoch.
     pub fn send_due_progress(&mut self) {
         if self.progress_forwarder.due.is_empty() {
             return;
@@ -210,7 +211,7 @@ impl FrameStore for Slots<'_> {
         let destination = self.destination.as_mut().ok_or(Loss::Detached)?;
         let slot = destination.goal.claim_at(seq, payload_length)?;
         destination.is_used = true;
-        // A ring of another size than before: assemblies that share no slot there may share one here.
+        // The ring has another size than before: assemblies that share no slot there may share one here.
         if *destination.nslots.get_or_insert(slot.nslots()) != slot.nslots() {
             *self.destination = None;
             return Err(Loss::Detached);

@@ -1,5 +1,5 @@
-//! Frames between hosts: the sender's loop reads slots and sends chunks, the receiver's puts them together in the
-//! slots of another host (bridge §2). Each has a thread of its own; the conductor gives them their handles.
+//! Frames between hosts (bridge §2): the sender reads slots and sends chunks, the receiver assembles them in
+//! slots of another host. Each has its own thread. The conductor adds their handles.
 
 mod descriptor_fanout;
 mod mapping;

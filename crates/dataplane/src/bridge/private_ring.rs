@@ -1,7 +1,8 @@
-//! The frames of a source for one consumer of this process: memory that nobody else can map, and a queue.
+//! A private ring: the frames of a source for one consumer of this process, in anonymous memory, with a queue
+//! of descriptors (wire §15.12).
 //!
-//! The receiver's thread writes, the consumer's threads read, by the rules of any other slot: a reader that is too
-//! slow finds its frames overwritten.
+//! The receiver's thread writes, the consumer's threads read, by the rules of any other slot: a slow reader
+//! finds its frames overwritten.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,12 +18,12 @@ use tensorpool_core::wire::layout::*;
 
 use crate::producer::SlotAt;
 
-/// Frames that wait to be looked at; of older ones the slots are long another's.
+/// Descriptors that wait to be read. The slots of older ones are overwritten.
 const MAX_WAITING: usize = 1024;
 
 pub struct PrivateRing {
     stream_id: u32,
-    /// What an announce can have made here.
+    /// Bound on the memory that an announce can allocate here.
     max_bytes: u64,
     state: Mutex<State>,
     waiting: AtomicUsize,
@@ -31,7 +32,7 @@ pub struct PrivateRing {
 #[derive(Default)]
 struct State {
     mapping: Option<Arc<MappedEpoch>>,
-    /// With the memory that they are in: the source's epoch may change in between.
+    /// Each with its mapping, because the source's epoch may change in between.
     queue: VecDeque<(Arc<MappedEpoch>, FrameDescriptor)>,
     refused: Option<String>,
     last_refused: Option<String>,
@@ -56,7 +57,7 @@ impl PrivateRing {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory for an epoch of the source, as it announces it; its epoch is kept. False: it cannot be had.
+    /// Allocates memory for an epoch of the source, with its epoch number. False: it is refused.
     pub(super) fn map(&self, layout: &SourceLayout) -> bool {
         let pools = layout.pools.iter();
         let pools: Vec<_> =
@@ -74,17 +75,17 @@ impl PrivateRing {
         state.mapping.is_some()
     }
 
-    /// Frames cannot come, and why.
+    /// Records why no frames can come.
     pub fn refuse(&self, why: String) {
         self.lock().refuse(why);
     }
 
-    /// The memory that frames are written to now.
+    /// The current mapping.
     pub fn mapping(&self) -> Option<Arc<MappedEpoch>> {
         self.lock().mapping.clone()
     }
 
-    /// Why no frames come; each reason is told once.
+    /// Why no frames come. Each reason is returned once.
     pub fn take_refused(&self) -> Option<String> {
         self.lock().refused.take()
     }
@@ -104,7 +105,7 @@ impl PrivateRing {
             stream_id: self.stream_id,
             epoch: mapping.epoch,
             seq,
-            // The source's clock is another host's: it is published here now.
+            // The source's clock is another host's: the frame is published here now.
             timestamp_ns: Some(monotonic_ns()),
             meta_version: Some(get_u32(&header, SLOT_HEADER_META_VERSION)),
             trace_id,
@@ -118,7 +119,7 @@ impl PrivateRing {
         Ok(())
     }
 
-    /// The next frame that is whole, and the memory that it is in.
+    /// The next complete frame, and its mapping.
     pub(crate) fn next(&self) -> Option<(Arc<MappedEpoch>, FrameDescriptor)> {
         if !self.has_any() {
             return None;

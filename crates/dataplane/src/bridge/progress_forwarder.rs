@@ -1,5 +1,6 @@
-//! Forwarded words on frames that fill (bridge §9): each is said again here once that much has arrived here, with
-//! the local epoch. Words come before the chunks, since a frame is sent when it is complete: so they wait a while.
+//! Forwarding of FrameProgress at a receiver (bridge §9): each message is published here, with the local
+//! epoch, once its bytes have arrived. A frame is sent when it is complete, so progress comes before the
+//! chunks and waits for them.
 
 use std::collections::VecDeque;
 
@@ -10,7 +11,7 @@ const MAX_WAITING: usize = 32;
 #[derive(Default)]
 pub(super) struct ProgressForwarder {
     waiting: VecDeque<(FrameProgress, u64)>,
-    /// The frame that went out last: its last word may come after it.
+    /// The last delivered frame: its last progress message may come later.
     delivered: Option<(u64, u32)>,
     pub due: Vec<FrameProgress>,
     pub dropped: u64,
@@ -23,7 +24,8 @@ impl ProgressForwarder {
         self.delivered = None;
     }
 
-    /// It is said at once if its frame is out, waits if that is still to come, and is too late for all before it.
+    /// Publishes a message at once if its frame is delivered, keeps it if its frame is still to come, and
+    /// drops it for earlier frames.
     pub fn on_progress(&mut self, progress: FrameProgress, now_ns: u64) {
         if let Some((seq, length)) = self.delivered
             && progress.seq <= seq
@@ -77,7 +79,7 @@ impl ProgressForwarder {
         });
     }
 
-    /// Words about frames that never came.
+    /// Drops messages of frames that never came.
     pub fn on_tick(&mut self, now_ns: u64, timeout_ns: u64) {
         while self.waiting.front().is_some_and(|(_, at)| now_ns.saturating_sub(*at) > timeout_ns) {
             self.waiting.pop_front();
@@ -106,7 +108,7 @@ mod tests {
         progress_forwarder.advanced(3, 99);
         assert!(progress_forwarder.due.is_empty());
         progress_forwarder.advanced(3, 200);
-        assert_eq!(progress_forwarder.due, [part], "the last word waits for the commit");
+        assert_eq!(progress_forwarder.due, [part], "the complete message waits for the commit");
         progress_forwarder.delivered(3, 200);
         assert_eq!(progress_forwarder.due, [part, complete]);
         progress_forwarder.on_tick(11, 10);
@@ -114,7 +116,7 @@ mod tests {
         progress_forwarder.on_progress(progress(2, 5, ProgressState::Progress), 12);
         assert_eq!(progress_forwarder.dropped, 2, "a frame that is over");
         progress_forwarder.on_progress(complete, 12);
-        assert_eq!(progress_forwarder.due.len(), 3, "the last word of the last frame may come late");
+        assert_eq!(progress_forwarder.due.len(), 3, "the complete message of the last frame may come late");
         for seq in 4..100 {
             progress_forwarder.on_progress(progress(seq, 5, ProgressState::Started), 12);
         }

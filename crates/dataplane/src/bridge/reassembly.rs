@@ -1,5 +1,5 @@
-//! Messages that came in several fragments: a peer may send chunks longer than the MTU. Ours never are. Bounded:
-//! a few sessions, each as much as the longest chunk that is borne.
+//! Reassembly of chunks in several fragments: a peer may send chunks longer than the MTU, our sender does
+//! not. Bounded: a few sessions, each with at most the longest accepted chunk.
 
 use crate::aeron::Header;
 
@@ -16,12 +16,12 @@ impl FragmentReassembly {
         Self { max_bytes, partial: Vec::new(), dropped: 0 }
     }
 
-    /// How many messages were not put together.
+    /// How many messages were dropped incomplete.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Hands every whole message and its session to `f`; what came in one piece is not copied.
+    /// Passes every complete message and its session to `f`. A message in one fragment is not copied.
     #[inline]
     pub fn take(&mut self, bytes: &[u8], header: Header, f: impl FnOnce(&[u8], i32)) {
         let (session, begins, ends) = header.fragment();

@@ -1,7 +1,9 @@
-//! The receiver: chunks → slots of this host, each byte copied once, out of the image's own buffer (bridge §2.2).
+//! The receiver: it writes chunks into slots of this host, and copies each byte once, from the image's own
+//! buffer (bridge §2.2).
 //!
-//! Announces come on the control stream and are heard before chunks are looked at; other words on it are kept for
-//! whoever forwards them. A frame's slices go straight into its slot, which says that it is being written.
+//! Announces come on the control stream, which is polled before the payload stream. Other messages on it are
+//! kept for forwarding. The chunks of a frame go directly into its slot, whose commit word says that it is
+//! being written.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,13 +28,13 @@ use crate::idle::Strategy;
 use crate::priority_lock::PriorityLock;
 use crate::producer::Producer;
 
-/// Fragments taken in one turn; then the conductor may come in.
+/// Fragments polled in one duty cycle, after which the conductor may take the lock.
 const FRAGMENTS_PER_TURN: usize = 256;
 const MESSAGES_PER_TURN: usize = 16;
-/// Words kept for whoever forwards them; the oldest go first.
+/// Messages kept for forwarding. The oldest are dropped first.
 const MAX_MESSAGES: usize = 4096;
 const MAX_MESSAGES_BYTES: usize = 4 << 20;
-/// What a chunk may have beside its slice.
+/// Bytes of a chunk message beside its slice, at most.
 const CHUNK_OVERHEAD: usize = 512;
 
 #[derive(Clone, Debug)]
@@ -43,11 +45,11 @@ pub struct Config {
     pub control_stream_id: i32,
     pub limits: Limits,
     pub timeout_ns: u64,
-    /// How long an epoch stands without announces before a lower one is believed.
+    /// How long an epoch stays valid without announces before a lower one is accepted.
     pub silence_ns: u64,
 }
 
-/// How a mapping stands.
+/// A snapshot of one mapping.
 #[derive(Clone, Debug)]
 pub struct ReceiverState {
     pub announced: Option<SourceLayout>,
@@ -115,7 +117,7 @@ impl Receiver {
         Ok(Self { core, worker })
     }
 
-    /// A stream of the source, and its destination here. `progress_publication`: where its forwarded progress is said.
+    /// Adds a source stream and its destination. `progress_publication`: where its progress is forwarded to.
     /// False: that stream is mapped already.
     pub fn add(
         &self,
@@ -137,19 +139,19 @@ impl Receiver {
         true
     }
 
-    /// A stream of the source, for one consumer of this process alone.
+    /// Adds a source stream for one consumer of this process.
     pub fn add_private(&self, stream_id: u32, private: Arc<PrivateRing>) {
         if self.add(stream_id, stream_id, None) {
             self.with(stream_id, |mapping| mapping.set_private_ring(private));
         }
     }
 
-    /// A destination that nothing was written to. False: no such mapping.
+    /// Sets a destination that nothing was written to. False: no such mapping.
     pub fn set_destination(&self, stream_id: u32, producer: Arc<Producer>) -> bool {
         self.with(stream_id, |mapping| mapping.set_destination(producer)).is_some()
     }
 
-    /// Takes the destination away; none of it is used from here on.
+    /// Removes the destination: nothing is written to it from here on.
     pub fn clear_destination(&self, stream_id: u32) -> bool {
         self.with(stream_id, ReceiverMapping::clear_destination).unwrap_or(false)
     }
@@ -173,12 +175,12 @@ impl Receiver {
         })
     }
 
-    /// What became of the frames of these sessions; false if one of them may have been forgotten.
+    /// The counts of these sessions. False if one of them may have been evicted.
     pub fn received(&self, stream_id: u32, sessions: &[i32]) -> Option<(Counts, bool)> {
         self.with(stream_id, |mapping| mapping.ledger.sum(sessions, mapping.table.counters()))
     }
 
-    /// What had been counted at a place of a session. No place: where it began.
+    /// The counts at a position of a session, or at its start.
     pub fn ledger_start(&self, stream_id: u32, session: i32, position: Option<i64>) -> Option<LedgerStart> {
         let mut state = self.core.enter();
         let at = *state.by_stream.get(&stream_id)?;
@@ -191,7 +193,8 @@ impl Receiver {
         Some(ledger.ledger_start(session, position, reached, table.counters()))
     }
 
-    /// Frames delivered, their bytes, and those of which chunks came and no frame; of all mappings.
+    /// Frames delivered, their bytes, and frames that were received in part and not delivered; over all
+    /// mappings.
     pub fn totals(&self) -> (u64, u64, u64) {
         let state = self.core.enter();
         let counters = state.mappings.iter().map(|mapping| mapping.table.counters());
@@ -200,20 +203,21 @@ impl Receiver {
         })
     }
 
-    /// Streams of the source that have no destination at the moment.
+    /// Source streams that have no destination at the moment.
     pub fn without_destination(&self) -> Vec<u32> {
         let state = self.core.enter();
         let lacks = |at: usize| !state.mappings[at].has_destination();
         state.by_stream.iter().filter(|(_, at)| lacks(**at)).map(|(stream_id, _)| *stream_id).collect()
     }
 
-    /// How many messages were refused for each fault; those of no mapping; those not put together; words lost.
+    /// Rejected messages by fault; chunks without a mapping; messages dropped incomplete; forwarded messages
+    /// dropped.
     pub fn rejected(&self) -> ([u64; Fault::COUNT], u64, u64, u64) {
         let state = self.core.enter();
         (state.faults, state.unmapped, state.reassembly.dropped(), state.messages_dropped)
     }
 
-    /// Words of the control stream that are neither announces nor progress.
+    /// Messages of the control stream that are neither announces nor progress.
     pub fn poll_messages(&self, limit: usize) -> Vec<Vec<u8>> {
         let mut state = self.core.enter();
         let count = limit.min(state.messages.len());
@@ -240,12 +244,12 @@ impl Receiver {
 }
 
 impl Core {
-    /// For the worker.
+    /// For the worker thread.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    /// For everybody else: the worker, which never pauses under load, gives way.
+    /// For other threads: the worker, which never pauses under load, yields.
     fn enter(&self) -> MutexGuard<'_, State> {
         self.state.lock_priority()
     }
@@ -312,7 +316,7 @@ impl State {
         })
     }
 
-    /// Time limits, and words that are due. Not at every turn: with many mappings that would be most of the work.
+    /// Timeouts and due progress. Not in every duty cycle: with many mappings that would be most of the work.
     fn tick(&mut self, now_ns: u64, timeout_ns: u64) {
         const TICK_NS: u64 = 200_000;
         if now_ns < self.next_tick_ns {

@@ -1,7 +1,9 @@
-//! The sender: slot → chunks, each written once, into the publication's own buffer (bridge §2.1, §5).
+//! The sender: it divides slots into chunks, each written once, into the publication's own buffer
+//! (bridge §2.1, §5).
 //!
-//! Only what was still whole after it was copied is sent: a frame overwritten meanwhile is given up, and the claim
-//! that holds its torn bytes becomes padding. Back-pressure is what paces it: the frame waits in its slot.
+//! A chunk is sent only if its frame was unchanged after the copy. A frame that was overwritten is abandoned,
+//! and the claim with its torn bytes becomes padding. Back-pressure sets the pace: the frame waits in its
+//! slot.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -22,16 +24,16 @@ use crate::consumer::{Consumer, Frame};
 use crate::idle::Strategy;
 use crate::priority_lock::PriorityLock;
 
-/// Chunks sent in one turn; then the conductor may come in.
+/// Chunks sent in one duty cycle, after which the conductor may take the lock.
 const CHUNKS_PER_TURN: usize = 256;
-/// Descriptors heard at a time.
+/// Descriptors polled at a time.
 const DESCRIPTORS_PER_TURN: usize = 64;
-/// How often descriptors are heard while there are frames to send: an ear has an image for each producer, and
-/// looking at all of them at each turn would cost the more the more mappings there are.
+/// How often descriptors are polled while there are frames to send. The fanout has an image of each producer,
+/// so polling in every duty cycle would cost more with every mapping.
 const DESCRIPTOR_POLL_NS: u64 = 200_000;
-/// How often consumers are asked of which the ear heard nothing.
+/// How often consumers are polled for which the fanout has no descriptor.
 const CONSUMER_POLL_NS: u64 = 200_000;
-/// Sessions of one run that its account names: as many as a receiver remembers.
+/// Sessions of one run that its ledger names: as many as a receiver keeps.
 const MAX_SESSIONS: usize = 16;
 
 #[derive(Clone, Debug)]
@@ -48,7 +50,7 @@ pub struct Config {
 
 struct SourceQueue {
     source: Arc<Source>,
-    /// A frame that waits for its epoch's announce.
+    /// A frame that waits for the announce of its epoch.
     held: Option<Frame>,
 }
 
@@ -62,9 +64,9 @@ struct Outgoing {
     from: Option<i64>,
 }
 
-/// A place in the sender's stream, with all frames before it that were sent.
+/// A position in the sender's stream, and how many frames were sent before it.
 pub struct SenderPosition {
-    /// Those of this run so far; the last is the present one.
+    /// The sessions of this run. The last is the current one.
     pub sessions: Vec<i32>,
     pub position: i64,
     pub sent: u64,
@@ -76,10 +78,10 @@ struct State {
     sessions: Vec<i32>,
     fanout: DescriptorFanout,
     sources: Vec<SourceQueue>,
-    /// Whose turn it is.
+    /// The next source to poll.
     next_source: usize,
     outgoing: Option<Outgoing>,
-    /// Some consumer may have a frame.
+    /// A consumer may have a frame.
     has_more: bool,
     next_descriptor_poll_ns: u64,
     next_consumer_poll_ns: u64,
@@ -89,7 +91,7 @@ struct Core {
     config: Config,
     state: PriorityLock<State>,
     connected: AtomicBool,
-    /// The publication takes nothing any more: it is to be replaced.
+    /// The publication is closed and must be replaced.
     broken: AtomicBool,
     closed: AtomicBool,
 }
@@ -132,7 +134,7 @@ impl Sender {
         Ok(Self { core, worker })
     }
 
-    /// From now on frames of that consumer are sent.
+    /// Sends the frames of that consumer from now on.
     pub fn add(&self, consumer: Arc<Consumer>) -> Arc<Source> {
         let source = Arc::new(Source::new(consumer));
         let mut state = self.core.enter();
@@ -150,12 +152,12 @@ impl Sender {
         self.core.enter().publication.get().is_some_and(|p| p.is_connected())
     }
 
-    /// How frames are cut on this channel; none while there is no publication.
+    /// The slice sizes on this channel. `None` while there is no publication.
     pub fn chunk_sizes(&self) -> Option<ChunkSizes> {
         self.core.enter().chunk_sizes
     }
 
-    /// Where it stands with a stream; none while there is no publication.
+    /// The position of a stream. `None` while there is no publication.
     pub fn position_of(&self, source: &Source) -> Option<SenderPosition> {
         let mut state = self.core.enter();
         let State { publication, outgoing, sessions, .. } = &mut *state;
@@ -165,7 +167,7 @@ impl Sender {
         Some(SenderPosition { sessions: sessions.clone(), position, sent })
     }
 
-    /// Frames sent, their bytes, and those that were not; of all streams.
+    /// Frames sent, their bytes, and frames not sent; over all streams.
     pub fn totals(&self) -> (u64, u64, u64) {
         let state = self.core.enter();
         state.sources.iter().fold((0, 0, 0), |(sent, bytes, dropped), queue| {
@@ -187,12 +189,12 @@ impl Sender {
 }
 
 impl Core {
-    /// For the worker.
+    /// For the worker thread.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    /// For everybody else: the worker, which never pauses under load, gives way.
+    /// For other threads: the worker, which never pauses under load, yields.
     fn enter(&self) -> MutexGuard<'_, State> {
         self.state.lock_priority()
     }
@@ -200,7 +202,7 @@ impl Core {
     fn do_work(&self) -> usize {
         let mut state = self.lock();
         let now_ns = monotonic_ns();
-        // Also while the network holds us up: nobody waits for a reader that listens.
+        // Also under back-pressure, so that no producer waits for this subscription.
         if (state.outgoing.is_none() && !state.has_more) || now_ns >= state.next_descriptor_poll_ns {
             state.poll_descriptors(now_ns);
         }
@@ -265,7 +267,7 @@ impl Core {
             bump(counter);
             return None;
         }
-        // Before any of it is sent, the slot is looked at again, so these bytes are the frame's own.
+        // The slot is checked again before any of it is sent, so these bytes belong to the frame.
         let header = frame.mapping.header_bytes(frame.slot_ref.seq);
         let from = publication.position();
         plan.map(|plan| Outgoing { source, frame, header, plan, next: 0, from })
@@ -309,7 +311,7 @@ impl Core {
                 return Sent::Frame;
             }
             Ok((_, false)) => &counters.overwritten,
-            // It waits in its slot, as long as that is its own.
+            // The frame waits in its slot, as long as the slot is unchanged.
             Err(NotTaken::BackPressured) if mapping.is_unchanged(seq) => return Sent::BackPressured,
             Err(NotTaken::BackPressured) => &counters.overwritten,
             Err(NotTaken::NotConnected) => &counters.not_connected,
@@ -339,7 +341,7 @@ impl State {
     }
 }
 
-/// The next frame of whoever has one, each stream in its turn.
+/// The next frame of any source, in round-robin order.
 fn next_frame(sources: &mut [SourceQueue], next_source: &mut usize) -> Option<(Arc<Source>, Frame)> {
     for _ in 0..sources.len() {
         let queue = &mut sources[*next_source % sources.len()];

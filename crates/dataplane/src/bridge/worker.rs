@@ -1,4 +1,4 @@
-//! A thread that works in turns until it is told to stop.
+//! A worker thread that runs duty cycles until it is stopped.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// `do_work` says how much it did; after nothing the thread idles.
+    /// `do_work` returns how much it did. After 0 the thread idles.
     pub fn start(
         name: &str,
         idle: Strategy,
@@ -36,7 +36,7 @@ impl Worker {
         Ok(Self { stop, thread: Mutex::new(Some(thread)), fork_guard: ForkGuard::current() })
     }
 
-    /// Ends the thread and waits for it.
+    /// Ends the thread and joins it.
     pub fn stop(&self) {
         if !self.fork_guard.is_owner() {
             return;

@@ -1,4 +1,5 @@
-//! The conductor's ear and voice on the announce stream. Each is opened when an endpoint needs it.
+//! The conductor's publication and subscription of the announce stream (wire §10.1.1). Each is added when an
+//! endpoint needs it.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use crate::aeron::{Assembler, Client, NotTaken, Publication, Subscription};
 use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
 
-/// Announces taken in one round; the rest waits for the next.
+/// Announces polled in one duty cycle. The rest waits for the next.
 const LIMIT: usize = 256;
 /// By then a subscriber whose client is not starved has seen our image.
 const JOINED_AFTER_NS: u64 = 50_000_000;
@@ -22,7 +23,7 @@ pub struct AnnounceStream {
     assembler: Option<Assembler>,
     malformed: u64,
     arrivals: u64,
-    /// When all is to be said again because someone came; 0 while nobody listens.
+    /// When all announces are repeated because a subscriber joined. 0 while there is none.
     repeat_at_ns: Option<u64>,
 }
 
@@ -58,7 +59,7 @@ impl AnnounceStream {
     }
 
     fn receive(&mut self, client: &Client, endpoints: &[(u64, Arc<dyn Endpoint>)], tick: &Tick<'_>) {
-        // One reader that sleeps must not stall those who announce.
+        // Untethered: one subscriber that does not poll must not delay those who announce.
         let _ =
             self.subscription.advance(|| client.add_subscription(&untethered(&self.channel), self.stream_id));
         let Handle::Ready(subscription) = &mut self.subscription else {
@@ -76,7 +77,7 @@ impl AnnounceStream {
             Decoded::Malformed(_) => self.malformed += 1,
             Decoded::Other => {}
         });
-        // The ear has just opened, or someone new speaks: our own producers need not wait for their turn.
+        // The subscription is new, or another image joined: our own producers announce at once.
         let arrivals = subscription.images().arrivals();
         if std::mem::replace(&mut self.arrivals, arrivals) != arrivals {
             endpoints.iter().for_each(|(_, e)| e.announce_now());
@@ -94,7 +95,7 @@ impl AnnounceStream {
         let Some(publication) = self.publication.get() else {
             return;
         };
-        // Nobody listens: all stays due, and is said to the first who comes.
+        // No subscriber: all announces stay due, and the first subscriber gets them.
         if !publication.is_connected() {
             self.repeat_at_ns = Some(0);
             return;
@@ -102,13 +103,14 @@ impl AnnounceStream {
         let now_ns = tick.now.monotonic_ns;
         if self.repeat_at_ns.is_some_and(|at| at <= now_ns) {
             endpoints.iter().for_each(|(_, e)| e.announce_now());
-            // We see the listener before it knows itself joined, and then takes the first for a replay.
+            // We see the subscriber before it sees our image, and it takes the first announces for a replay.
+            // So they are repeated.
             self.repeat_at_ns = (self.repeat_at_ns == Some(0)).then_some(now_ns + JOINED_AFTER_NS);
         }
         for (_, endpoint) in endpoints {
             endpoint.send_announces(tick.now, &mut |message| match publication.offer(message) {
                 Err(NotTaken::BackPressured | NotTaken::NotConnected) => false,
-                // Not to be mended by trying again at once; it must not hold up the others.
+                // Repeating it at once would not help, and must not delay the others.
                 Ok(_) | Err(NotTaken::Closed) => true,
             });
         }

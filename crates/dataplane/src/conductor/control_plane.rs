@@ -1,5 +1,5 @@
-//! The conductor's ears and voice on the control stream (driver §4.5, wire §10.1) and on the QoS stream
-//! (wire §10.4). Each is opened when an endpoint has something to say or to hear there.
+//! The conductor's publications and subscriptions of the control stream (driver §4.5, wire §10.1) and the QoS
+//! stream (wire §10.4). Each is added when an endpoint needs it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use crate::aeron::{Client, NotTaken};
 use crate::conductor::shared_stream::SharedStream;
 use crate::conductor::{Endpoint, Tick};
 
-/// Messages taken in one round; the rest waits for the next. Many: the stream is everybody's, and who falls
-/// behind what the driver itself can read is put to rest, and misses its answer.
+/// Messages polled in one duty cycle; the rest waits for the next. A large number, because all endpoints
+/// share the stream: a subscription that falls behind is rested, and misses its response.
 const LIMIT: usize = 4096;
-/// How long an endpoint that closes tries to say so.
+/// How long a closing endpoint tries to send its detach.
 const DETACH_TIMEOUT: Duration = Duration::from_millis(20);
 
 type Endpoints = [(u64, Arc<dyn Endpoint>)];
@@ -37,7 +37,7 @@ impl ControlPlane {
         self.qos.disconnect();
     }
 
-    /// Hears what has been said, and lets the endpoints act on it.
+    /// Polls both streams, and passes the messages to the endpoints.
     pub fn receive(&mut self, client: &Client, endpoints: &Endpoints, tick: &Tick<'_>) {
         if !endpoints.iter().any(|(_, e)| e.uses_control_streams()) {
             return;
@@ -70,7 +70,7 @@ impl ControlPlane {
         }
     }
 
-    /// Says what the endpoints have to say.
+    /// Sends the messages of the endpoints.
     pub fn send(&mut self, endpoints: &Endpoints, tick: &Tick<'_>) {
         for (_, endpoint) in endpoints.iter().filter(|(_, e)| e.uses_control_streams()) {
             if self.control.is_open() {
@@ -82,7 +82,7 @@ impl ControlPlane {
         }
     }
 
-    /// The last word of an endpoint that closes. Nobody waits for an answer.
+    /// Sends the detach of a closing endpoint. Nothing waits for its response.
     pub fn send_last(&mut self, message: &[u8]) {
         let until = Instant::now() + DETACH_TIMEOUT;
         while let Err(NotTaken::BackPressured) = self.control.offer(message)

@@ -1,4 +1,4 @@
-//! What lives on the conductor's thread: a producer, a consumer, an ear, the driver's beacons.
+//! The trait of everything that lives on the conductor's thread: producers, consumers, listeners, announcers.
 
 use tensorpool_core::consumer::announce_filter::Now;
 use tensorpool_core::shm::containment::AllowedBases;
@@ -9,22 +9,22 @@ use tensorpool_core::wire::driver::DriverMessage;
 use crate::aeron::{AeronError, Client};
 use crate::conductor::events::Events;
 
-/// What every endpoint may need in a round.
+/// What an endpoint may need in one duty cycle.
 pub struct Tick<'a> {
     pub now: Now,
     pub bases: &'a AllowedBases,
     pub events: &'a Events,
 }
 
-/// Something that lives on the conductor: it gets Aeron handles while there is a client.
+/// Anything that lives on a conductor. It has Aeron handles while there is a client.
 pub trait Endpoint: Send + Sync {
-    /// Asks for handles, and takes them as they come. Cheap once all are there.
+    /// Requests handles, and stores them once they are ready. Cheap once all are ready.
     fn connect(&self, client: &Client) -> Result<(), AeronError>;
-    /// Lets go of every handle: the client is dead, or about to be closed.
+    /// Drops every handle: the client is dead, or about to be closed.
     fn disconnect(&self);
-    /// The media driver is gone; `disconnect` follows.
+    /// The media driver is lost. `disconnect` follows.
     fn on_media_driver_lost(&self, _tick: &Tick<'_>) {}
-    /// The end: lets go of everything.
+    /// Drops everything, for good.
     fn close(&self);
     fn do_work(&self, _tick: &Tick<'_>) {}
     fn receives_announces(&self) -> bool {
@@ -36,22 +36,22 @@ pub trait Endpoint: Send + Sync {
     }
     /// Makes the next announce due at once.
     fn announce_now(&self) {}
-    /// Gives every announce that is due to `send`; false from it: not taken now, so it stays due.
+    /// Sends every due announce with `send`. False from it: not sent, so it stays due.
     fn send_announces(&self, _now: Now, _send: &mut dyn FnMut(&[u8]) -> bool) {}
-    /// Whether it has to do with the control and QoS streams; the rest of these concern it then.
+    /// Whether it uses the control and QoS streams. The methods below are called only then.
     fn uses_control_streams(&self) -> bool {
         false
     }
     fn on_driver_message(&self, _message: &DriverMessage, _tick: &Tick<'_>) {}
-    /// Someone new speaks on the control stream; it may be a driver that came back.
+    /// A new image joined the control stream, possibly that of a restarted driver.
     fn on_control_image(&self, _tick: &Tick<'_>) {}
-    /// What producers, consumers and supervisors say to each other.
+    /// A message between producers, consumers and supervisors.
     fn on_control_message(&self, _message: &ControlMessage, _tick: &Tick<'_>) {}
-    /// Gives what is due on the QoS stream to `send`, which says whether it was taken.
+    /// Sends due QoS reports with `send`, which returns whether the message was sent.
     fn send_qos(&self, _tick: &Tick<'_>, _send: &mut dyn FnMut(&[u8]) -> bool) {}
-    /// Gives what it has to say on the control stream to `send`, which says whether it was taken.
+    /// Sends due control messages with `send`, which returns whether the message was sent.
     fn send_control(&self, _tick: &Tick<'_>, _send: &mut dyn FnMut(&[u8]) -> bool) {}
-    /// What the driver is told before the end.
+    /// The detach to send to the driver before it closes.
     fn detach_message(&self) -> Option<Vec<u8>> {
         None
     }

@@ -1,10 +1,10 @@
-//! What happened to a connection, in the order it happened, for whoever wants to know.
+//! Events of a connection in order, for any thread that reads them.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// Kept for a reader who looks in late; older ones are dropped and counted.
+/// Kept for a late reader. Older ones are dropped and counted.
 const CAPACITY: usize = 1024;
 
 #[derive(Clone, Debug)]

@@ -1,25 +1,26 @@
-//! The way of an Aeron handle from asked for to there.
+//! The states of an Aeron handle, from requested to ready.
 
 use std::time::{Duration, Instant};
 
 use crate::aeron::{AeronError, Pending};
 
-/// How long after a refusal the media driver is asked again.
+/// How long after a refusal the handle is requested again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// A handle on its way from not wanted to there.
+/// A handle that may not be ready yet.
 #[derive(Default)]
 pub enum Handle<T> {
     #[default]
     None,
     Requested(Pending<T>),
-    /// Not given; to be asked for again at that time.
+    /// Refused. Requested again at that time.
     Refused(Instant),
     Ready(T),
 }
 
 impl<T: 'static> Handle<T> {
-    /// Asks with `request` if nothing is there yet, then takes what came. After a refusal it asks again, later.
+    /// Requests the handle if there is none, then stores it once it is ready. After a refusal it is requested
+    /// again later.
     pub fn advance(
         &mut self,
         request: impl FnOnce() -> Result<Pending<T>, AeronError>,

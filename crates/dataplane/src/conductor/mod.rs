@@ -1,8 +1,8 @@
-//! The conductor: one thread per context that owns the Aeron client and the life of every handle.
+//! The conductor: one thread per connection that owns the Aeron client and the life of every handle.
 //!
-//! It connects, embeds a media driver where allowed and needed, gives publications and subscriptions
-//! to the endpoints, sends and hears announces, and notices when the media driver dies. It never
-//! touches Python, so a busy interpreter delays none of this.
+//! It connects, embeds a media driver where allowed and needed, adds the publications and subscriptions of
+//! its endpoints, sends and receives announces, and notices the loss of the media driver. It never uses
+//! Python, so a busy interpreter delays nothing.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,18 +30,18 @@ use control_plane::ControlPlane;
 pub use endpoint::{Endpoint, Tick};
 use events::{Event, Events};
 
-/// How long the conductor sleeps between its rounds; short enough for prompt mapping and announces.
+/// Pause between duty cycles, short enough for prompt mapping and announces.
 const TICK: Duration = Duration::from_millis(2);
 const RETRY: Duration = Duration::from_millis(200);
-/// How often the life of a media driver in another process is looked at.
+/// How often a media driver in another process is checked.
 const WATCH: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug)]
 pub struct Config {
     pub aeron_dir: String,
-    /// Where given, a media driver is embedded if none runs in `aeron_dir`.
+    /// If set, a media driver is embedded when none runs in `aeron_dir`.
     pub embed: Option<Settings>,
-    /// The lock that whoever embeds a media driver in `aeron_dir` holds.
+    /// The lock of the process that embeds a media driver in `aeron_dir`.
     pub media_driver_lock: PathBuf,
     pub driver_timeout_ms: u64,
     pub announce_channel: String,
@@ -62,14 +62,14 @@ enum Command {
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     pub connected: bool,
-    /// Bumped at every connection, so that a waiter can tell a new one from the old.
+    /// Incremented at every connection, so that a waiter can distinguish a new one.
     pub connections: u64,
     pub embeds_driver: bool,
     pub last_error: Option<String>,
 }
 
 struct Shared {
-    /// `None` once the thread has ended: nobody is there to obey.
+    /// `None` once the thread has ended, which then runs no commands.
     commands: Mutex<Option<Vec<Command>>>,
     status: Mutex<Status>,
     changed: Condvar,
@@ -132,7 +132,7 @@ impl Conductor {
         }
     }
 
-    /// Hands an endpoint over; the id takes it back.
+    /// Adds an endpoint. The id removes it.
     pub fn add(&self, endpoint: Arc<dyn Endpoint>) -> u64 {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         self.command(Command::Add(id, endpoint));
@@ -146,7 +146,7 @@ impl Conductor {
         }
         let (done, wait) = mpsc::channel();
         self.command(Command::Remove(id, done));
-        // An error means the conductor is gone, and with it all handles: it dropped the sender.
+        // An error means that the conductor has ended, and with it all handles: it dropped the sender.
         let _ = wait.recv();
     }
 
@@ -203,7 +203,7 @@ struct ConductorLoop {
     control: ControlPlane,
     client: Option<Client>,
     driver: Option<MediaDriver>,
-    /// On a media driver in another process, where it can be watched.
+    /// Watches a media driver in another process, where that is possible.
     watch: Option<DeathWatch>,
     next_watch: Instant,
     next_try: Instant,
@@ -232,12 +232,12 @@ impl ConductorLoop {
         }
         self.announce_stream.disconnect();
         self.control.disconnect();
-        // Handles are gone; the client goes before the driver it talks to.
+        // Handles are dropped. The client is dropped before the driver it uses.
         drop(self.client.take());
         drop(self.driver.take());
     }
 
-    /// Carries out commands; false to stop.
+    /// Runs commands. False to stop.
     fn run_commands(&mut self) -> bool {
         let commands = self
             .shared
@@ -261,7 +261,7 @@ impl ConductorLoop {
         true
     }
 
-    /// A lease is given back before its lock and its regions are let go.
+    /// Sends the detach before the lock and the regions are dropped.
     fn end(&mut self, endpoint: &dyn Endpoint) {
         if let Some(detach_message) = endpoint.detach_message() {
             self.control.send_last(&detach_message);
@@ -297,11 +297,11 @@ impl ConductorLoop {
         }
     }
 
-    /// A client, and for a driver elsewhere the watch on it.
+    /// A client, and for a driver in another process the watch on it.
     fn try_connect(&mut self) -> Result<(Client, Option<DeathWatch>), String> {
         let (dir, lock) = (&self.config.aeron_dir, &self.config.media_driver_lock);
         if self.driver.is_none() {
-            // The heartbeat outlives a killed process for a while; its lock does not.
+            // The heartbeat of a killed process stays fresh for a while. Its lock is released at once.
             let is_active = aeron::driver_is_active(dir, self.config.driver_timeout_ms as i64)
                 && !media_driver::is_left_over(dir, lock);
             match &self.config.embed {
@@ -309,7 +309,7 @@ impl ConductorLoop {
                 None => return Err(format!("no media driver is running in {dir}")),
                 Some(settings) => match MediaDriver::launch(settings) {
                     Ok(driver) => self.driver = Some(driver),
-                    // Someone else is just starting one: look again soon, and keep up the duties.
+                    // Another process is just starting one: check again soon, and keep serving the endpoints.
                     Err(LaunchError::Held(who)) => {
                         return Err(format!("the media driver of {who} in {dir} does not answer"));
                     }
@@ -340,7 +340,7 @@ impl ConductorLoop {
         self.announce_stream.disconnect();
         self.control.disconnect();
         let errors = self.client.take().map(|c| c.errors()).unwrap_or_default();
-        // A driver of our own that stopped answering is replaced, not trusted.
+        // An embedded driver that stopped answering is replaced.
         drop(self.driver.take());
         let why = errors.last().map_or_else(|| how.to_owned(), |e| e.message.clone());
         self.set_status(|s| {
@@ -351,7 +351,7 @@ impl ConductorLoop {
         self.next_try = Instant::now();
     }
 
-    /// With or without a media driver: signs of life are in shared memory, not in Aeron.
+    /// With or without a media driver: activity timestamps are in shared memory, not in Aeron.
     fn work_endpoints(&self) {
         let tick = Tick { now: now(), bases: &self.bases, events: &self.shared.events };
         for (_, endpoint) in &self.endpoints {
@@ -371,8 +371,8 @@ impl ConductorLoop {
                 self.set_status(|s| s.last_error = Some(error.to_string()));
             }
         }
-        // What the driver says of a lease comes before the announce that follows from it; and who was asleep
-        // hears both before it judges, and speaks.
+        // A driver message about a lease comes before the announce that follows from it. An endpoint receives
+        // both before it decides and sends.
         self.control.receive(client, &self.endpoints, &tick);
         self.announce_stream.work(client, &self.endpoints, &tick);
         self.control.send(&self.endpoints, &tick);

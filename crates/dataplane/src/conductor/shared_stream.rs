@@ -1,5 +1,5 @@
-//! A stream that many speak and hear on: one shared publication and one untethered subscription, opened when
-//! they are needed and given anew after a media driver's death.
+//! A stream that many endpoints share: one publication and one untethered subscription, added when needed and
+//! again after the loss of a media driver.
 
 use crate::aeron::channels::untethered;
 use crate::aeron::{Assembler, Client, NotTaken, Publication, Subscription};
@@ -26,9 +26,9 @@ impl SharedStream {
         self.assembler = None;
     }
 
-    /// Asks for both ends, and takes them as they come.
+    /// Requests both, and stores them once they are ready.
     pub fn open(&mut self, client: &Client) {
-        // Whoever sleeps here must not stall those who speak.
+        // Untethered: a subscriber that does not poll must not delay the publications.
         let _ =
             self.subscription.advance(|| client.add_subscription(&untethered(&self.channel), self.stream_id));
         let _ = self.publication.advance(|| client.add_publication(&self.channel, self.stream_id));
@@ -37,12 +37,12 @@ impl SharedStream {
         }
     }
 
-    /// Both ends are there: who asks before it can hear would miss the answer.
+    /// Both are ready: a request sent before the subscription is ready would miss its response.
     pub fn is_open(&self) -> bool {
         matches!((&self.subscription, &self.publication), (Handle::Ready(_), Handle::Ready(_)))
     }
 
-    /// Hands up to `limit` whole messages to `f`, our own among them.
+    /// Passes up to `limit` complete messages to `f`, our own included.
     pub fn poll(&mut self, limit: usize, mut f: impl FnMut(&[u8])) {
         if let (Handle::Ready(subscription), Some(assembler)) = (&mut self.subscription, &mut self.assembler)
         {
@@ -50,7 +50,7 @@ impl SharedStream {
         }
     }
 
-    /// Whether someone new has begun to speak since the last question.
+    /// Whether a new image joined since the last call.
     pub fn image_joined(&mut self) -> bool {
         let Handle::Ready(subscription) = &mut self.subscription else { return false };
         let arrivals = subscription.images().arrivals();

@@ -1,4 +1,5 @@
-//! What a consumer wants of its producer, what it got, and what it reports (wire §5, §10.1.2, §10.4.1).
+//! A consumer's control state: hello, config, phase and QoS reports (wire §5, §10.1.2, §10.4.1). On the
+//! conductor's thread.
 
 use std::collections::VecDeque;
 
@@ -7,19 +8,19 @@ use tensorpool_core::consumer::phase::{Phase, PhaseState};
 use tensorpool_core::wire::control::{ControlMessage, QosConsumer};
 use tensorpool_core::wire::hello::{Mode, StreamAddress};
 
-/// Our own reports come back to us; one of the last few is no one else's.
+/// Our own reports come back to us. A report equal to one of the last few is ours.
 const OWN_REPORTS: usize = 8;
 
-/// How things stand between a consumer and its producer, for whoever asks.
+/// A snapshot of a consumer's id, mode, streams and phase.
 #[derive(Clone, Debug, Default)]
 pub struct ConsumerState {
     pub consumer_id: Option<u32>,
     pub mode: Mode,
     pub descriptors: Option<StreamAddress>,
-    /// Whether descriptors are read from there already.
+    /// Whether descriptors are already read from the per-consumer stream.
     pub on_per_consumer: bool,
     pub control: Option<StreamAddress>,
-    /// None: nobody knows.
+    /// `None`: unknown.
     pub phase: Option<Phase>,
     pub fallback_uri: Option<String>,
     pub declined: bool,
@@ -31,7 +32,7 @@ pub struct ConsumerControl {
     next_qos_ns: u64,
     reports: VecDeque<QosConsumer>,
     phase_state: PhaseState,
-    /// Who it was last, also while there is nobody to greet.
+    /// The last consumer id, also while no hellos are sent.
     consumer_id: Option<u32>,
     declined: bool,
 }
@@ -49,17 +50,17 @@ impl ConsumerControl {
         }
     }
 
-    /// It has no other way than that one.
+    /// Uses the fallback from the start: there are no regions to map.
     pub fn use_fallback(&mut self, uri: &str) {
         self.phase_state.on_config(false, uri);
     }
 
-    /// The way by which frames are to come instead of shared memory.
+    /// The fallback URI to read frames from instead of shared memory.
     pub fn fallback_uri(&self) -> Option<&str> {
         self.phase_state.fallback_uri()
     }
 
-    /// A poll may have let go of the regions since they were mapped.
+    /// A poll may have unmapped the regions since they were mapped.
     pub fn state(&self, is_mapped: bool) -> ConsumerState {
         let mut phase_state = self.phase_state.clone();
         if !is_mapped {
@@ -84,7 +85,7 @@ impl ConsumerControl {
         self.hello_state.begin(consumer_id)
     }
 
-    /// What became of the regions.
+    /// The regions were mapped or unmapped.
     pub fn on_regions(&mut self, is_mapped: bool) {
         if is_mapped { self.phase_state.on_mapped() } else { self.phase_state.on_unmapped() }
     }
@@ -93,7 +94,7 @@ impl ConsumerControl {
         self.phase_state.on_refused();
     }
 
-    /// The same again, to whoever is there now.
+    /// Requests the same again from the current producer.
     pub fn restart(&mut self) -> Vec<ConfigChange> {
         self.hello_state.consumer_id().map(|id| self.hello_state.begin(id)).unwrap_or_default()
     }
@@ -106,7 +107,7 @@ impl ConsumerControl {
         self.hello_state.mode() == Mode::RateLimited && self.hello_state.descriptors().is_some()
     }
 
-    /// What a message changes, and whether it shows that another consumer has our id (decision 17).
+    /// The changes of a message, and whether it shows that another consumer has our id (decision 17).
     pub fn on_control_message(&mut self, message: &ControlMessage) -> (Vec<ConfigChange>, bool) {
         match message {
             ControlMessage::Config(config) => {
@@ -134,7 +135,7 @@ impl ConsumerControl {
         }
     }
 
-    /// A hello, if one is due.
+    /// Sends a hello if one is due.
     pub fn send_hello(&mut self, now_ns: u64, send: &mut dyn FnMut(&[u8]) -> bool) {
         if let Some(hello) = self.hello_state.due(now_ns)
             && send(&hello.encode())
@@ -143,7 +144,7 @@ impl ConsumerControl {
         }
     }
 
-    /// Something changed that others wait for.
+    /// Makes the next QoS report due at once.
     pub fn report_soon(&mut self) {
         self.next_qos_ns = 0;
     }
@@ -153,7 +154,7 @@ impl ConsumerControl {
     }
 
     pub fn report(&mut self, qos: QosConsumer, now_ns: u64, send: &mut dyn FnMut(&[u8]) -> bool) {
-        // Before it is sent: it may be heard at once.
+        // Stored before it is sent: it may be received at once.
         self.reports.push_back(qos);
         if self.reports.len() > OWN_REPORTS {
             self.reports.pop_front();

@@ -6,7 +6,7 @@ use tensorpool_core::consumer::announce_filter::IgnoreReason;
 use tensorpool_core::consumer::latency::Latency;
 use tensorpool_core::drop_reason::{DropCounters, DropReason};
 
-/// received + the drops in span = the span of sequences seen.
+/// span = received + the drops in span.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub received: AtomicU64,
@@ -20,7 +20,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// A frame handed out turned out overwritten after use: it was not received after all.
+    /// A delivered frame was found overwritten after use: it counts as dropped instead.
     pub fn received_to_late(&self) {
         self.received.fetch_sub(1, Ordering::Relaxed);
         self.drops.add(DropReason::Late, 1);
@@ -31,12 +31,12 @@ impl Counters {
     }
 }
 
-/// What became of the words: heard = news + the rest, but for repeated ones.
+/// received = accepted + the others, except repeated messages.
 #[derive(Debug, Default)]
 pub struct ProgressCounters {
     pub received: AtomicU64,
     pub accepted: AtomicU64,
-    /// The slot was another frame's, or the epoch another one.
+    /// The slot belonged to another frame, or the epoch was another one.
     pub late: AtomicU64,
     pub backwards: AtomicU64,
     pub refused: AtomicU64,

@@ -1,4 +1,4 @@
-//! What happens to a consumer on the conductor's thread: handles, announces, its lease.
+//! A consumer on the conductor's thread: handles, announces, control messages and its lease.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -35,11 +35,11 @@ impl Consumer {
         events.push(Event { kind, at_ns: tick_ns, stream_id, epoch: Some(epoch), detail });
     }
 
-    /// Replaces the mapping; what was in flight for the old one is dropped by its epoch.
+    /// Replaces the mapping. Frames in flight of the old one are dropped by their epoch.
     pub(super) fn remap(&self, mapping: Option<Arc<MappedEpoch>>) -> Option<Arc<MappedEpoch>> {
         let mut state = self.state.lock_priority();
         if let Some(fresh) = &mapping {
-            // Elsewhere frames are counted by the way that they come.
+            // While a fallback is in use, its epoch is the one that is counted.
             if state.fallback.is_none() {
                 state.follow_epoch(fresh.epoch);
             }
@@ -51,7 +51,7 @@ impl Consumer {
         let old = std::mem::replace(&mut state.mapping, mapping);
         drop(state);
         self.control().on_regions(is_mapped);
-        // A new epoch has a producer that has granted nothing yet.
+        // The producer of a new epoch has granted nothing yet.
         let changes = match self.consumer_id().filter(|_| is_mapped) {
             Some(id) => self.control().begin(id),
             None => self.control().end(),
@@ -64,7 +64,7 @@ impl Consumer {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// On a driver, the id of the lease; alone, one of our own.
+    /// The client id of the lease, or without a driver an id of our own.
     pub(crate) fn consumer_id(&self) -> Option<u32> {
         match &self.lease {
             Some(lease) => lease.status().client_id,
@@ -72,7 +72,7 @@ impl Consumer {
         }
     }
 
-    /// Which streams are read from here on.
+    /// Applies the changes of a config: which streams are read from here on.
     fn apply_changes(&self, changes: Vec<hello_state::ConfigChange>) {
         self.apply_progress_changes(&changes);
         for change in changes {
@@ -80,7 +80,7 @@ impl Consumer {
                 let mut state = self.state.lock_priority();
                 state.per_consumer = Handle::None;
                 if address.is_none() && state.on_per_consumer {
-                    // Back to the shared stream, which is asked for anew.
+                    // Back to the shared stream, which is requested again.
                     state.subscription = Handle::None;
                     (state.draining, state.on_per_consumer, state.overlaps) = (None, false, true);
                 }
@@ -95,7 +95,7 @@ impl Consumer {
         state.limited = is_limited;
     }
 
-    /// Another consumer reports under our id: one of the two has to take another, and it may as well be us.
+    /// Another consumer reports under our id. One of the two has to change it, and we do.
     fn on_id_collision(&self, tick: &Tick<'_>) {
         let epoch = self.mapping().map_or(0, |m| m.epoch);
         self.event(tick.events, tick.now.monotonic_ns, "id_collision", epoch, String::new());
@@ -113,17 +113,18 @@ impl Consumer {
         }
     }
 
-    /// `announced_ns`: when the owner spoke of these regions.
+    /// `announced_ns`: when the owner announced these regions.
     pub(super) fn refuse(&self, refused: RegionRefusal, announced_ns: u64, tick: &Tick<'_>) {
         let mut state = self.state.lock_priority();
-        // An owner that has just left is no fault, nor is a driver that has given the regions to a producer
-        // under a further epoch. One that goes on announcing what is not there is.
+        // An owner that has just left is no fault, nor is a driver that has assigned the regions to a
+        // producer under a later epoch. An owner that keeps announcing missing regions is a fault.
         let may_be_gone = refused.reason == "missing" || (refused.reason == "epoch" && self.lease.is_some());
         let is_gone = may_be_gone
             && match state.missing {
                 Some((epoch, since_ns)) if epoch == refused.epoch => announced_ns <= since_ns,
                 _ => {
-                    // Not the round's own time: what was said since it began is as old as this look.
+                    // Not the time of the duty cycle: an announce sent since it began is as old as this
+                    // check.
                     state.missing = Some((refused.epoch, monotonic_ns()));
                     true
                 }
@@ -140,13 +141,13 @@ impl Consumer {
         if state.reported_refusal != key {
             state.reported_refusal = key;
             self.event(tick.events, tick.now.monotonic_ns, "refused", refused.epoch, refused.message.clone());
-            // Who has another way is told by the event, and goes there.
+            // A consumer with a fallback gets the event only, and uses the fallback.
             if !has_fallback {
                 state.refused = Some(refused);
                 self.has_refused.store(true, Ordering::Relaxed);
             }
         }
-        // Last: who sees the count (an acquiring load) is told of the refusal when it looks.
+        // Last: a reader that sees the count (an acquiring load) then finds the refusal.
         self.counters.refused.fetch_add(1, Ordering::Release);
     }
 
@@ -166,7 +167,7 @@ impl Endpoint for Consumer {
         let config = &self.config;
         let limited = self.control().is_limited();
         let mut state = self.state.lock_priority();
-        // A reader that stops polling must stall nobody: it is put to rest instead.
+        // Untethered: a consumer that stops polling must not delay the producer. It is rested instead.
         if state.subscription.get().is_none() && state.queue.is_none() {
             let channel = untethered(&config.descriptor_channel);
             state.subscription.advance(|| client.add_subscription(&channel, config.descriptor_stream_id))?;
@@ -192,7 +193,7 @@ impl Endpoint for Consumer {
             (state.draining, state.on_per_consumer, state.granted_address) = (None, false, None);
             state.progress.iter_mut().for_each(|f| f.disconnect());
         }
-        // What was granted went with the media driver: it is asked for again.
+        // The grants were lost with the media driver: they are requested again.
         let changes = self.control().restart();
         self.apply_changes(changes);
     }
@@ -206,7 +207,7 @@ impl Endpoint for Consumer {
         state.mapping = None;
     }
 
-    /// A writer that gives no sign of life is dead: its regions are stale (wire §7.1).
+    /// Unmaps regions whose activity timestamp is stale: their writer is dead (wire §7.1).
     fn do_work(&self, tick: &Tick<'_>) {
         self.update_fallback(tick);
         let now_ns = tick.now.monotonic_ns;
@@ -217,7 +218,7 @@ impl Endpoint for Consumer {
         if now_ns < self.next_check_ns.load(Ordering::Relaxed) {
             return;
         }
-        // Often enough to notice soon, seldom enough not to stand in the way of whoever polls.
+        // Often enough to notice soon, seldom enough not to delay the polling thread.
         self.next_check_ns.store(now_ns + self.config.freshness_ns / 16, Ordering::Relaxed);
         let (stale, owner_changed) = {
             let mut state = self.state.lock_priority();
@@ -232,7 +233,7 @@ impl Endpoint for Consumer {
         if owner_changed {
             self.unmap(tick, "the regions have another owner than before");
         } else if stale {
-            self.unmap(tick, "the producer gives no sign of life");
+            self.unmap(tick, "the producer's activity timestamp is stale");
         }
     }
 
@@ -318,7 +319,8 @@ impl Endpoint for Consumer {
 
     fn send_control(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
         self.control().send_hello(tick.now.monotonic_ns, send);
-        // A lease before the subscription would let frames pass unheard.
+        // Request the lease only after the subscription exists: descriptors published in between would be
+        // lost.
         if self.has_subscription.load(Ordering::Relaxed)
             && self.lease.as_ref().is_some_and(|l| l.work(tick, send))
         {
@@ -339,7 +341,7 @@ impl Endpoint for Consumer {
             return;
         }
         if let Some(lease) = &self.lease {
-            // An old announce that Aeron hands out again is no sign of life.
+            // An old announce that Aeron replays is not activity.
             if announce.timestamp_ns >= join_ns && lease.on_announce(announce.epoch, tick) {
                 self.unmap(tick, "the lease is lost");
             }

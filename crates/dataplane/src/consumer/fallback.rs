@@ -1,8 +1,8 @@
-//! A consumer that was sent away from shared memory, or has none: it reads the payload stream of a bridge itself,
-//! into memory of its own process, and comes back when it is called (wire §15.12).
+//! The fallback of a consumer (wire §15.12): it reads the payload stream of a bridge itself, into anonymous
+//! memory, and returns to shared memory when a config says so. On the conductor's thread, except for polling.
 //!
-//! Epochs and sequences are the source's on either way. So it counts on where it was: a frame that came one way does
-//! not come again the other, and what is missing in between is a gap.
+//! Epochs and sequences are the source's in both cases. So the sequence tracker continues: a frame is
+//! delivered once, and frames missing in between are a gap.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -24,19 +24,19 @@ const MAX_CHUNK_BYTES: u32 = 65_535;
 const MAX_PAYLOAD_BYTES: u32 = 1 << 30;
 const ASSEMBLY_TIMEOUT_NS: u64 = 250_000_000;
 
-/// What a consumer may do instead of mapping shared memory.
+/// Options for reading frames without shared memory.
 #[derive(Clone, Debug)]
 pub struct FallbackOptions {
-    /// Frames come by this way and no other.
+    /// Read frames from this URI only.
     pub only: Option<String>,
-    /// The most memory that a source's announce can have made here.
+    /// Bound on the memory that a source's announce can allocate here.
     pub max_bytes: u64,
-    /// How long a source's epoch stands without announces before a lower one is believed.
+    /// How long a source's epoch stays valid without announces before a lower one is accepted.
     pub silence_ns: u64,
     pub idle: Strategy,
 }
 
-/// The way that is taken, or about to be.
+/// The fallback in use, or about to be.
 #[derive(Default)]
 pub(super) struct FallbackReader {
     uri: Option<String>,
@@ -44,7 +44,7 @@ pub(super) struct FallbackReader {
 }
 
 impl Reader {
-    /// Sequences of another epoch count from the beginning.
+    /// Sequences of another epoch start from the beginning.
     pub(crate) fn follow_epoch(&mut self, epoch: u64) {
         if self.tracked.replace(epoch) != Some(epoch) {
             self.tracker.reset();
@@ -52,7 +52,7 @@ impl Reader {
         }
     }
 
-    /// Does something with the memory that frames come by now in place of the shared one.
+    /// Calls `f` with the fallback's mapping in place of the shared one.
     pub(crate) fn with_fallback_mapping<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
         let Some(ring) = self.fallback.clone() else { return f(self) };
         let shm_mapping = std::mem::replace(&mut self.mapping, ring.mapping());
@@ -61,14 +61,14 @@ impl Reader {
         done
     }
 
-    /// Whether the other way has a frame; none if there is no other way.
+    /// Whether the fallback has a frame. `None` without a fallback.
     pub(crate) fn is_fallback_ready(&mut self) -> Option<bool> {
         let has_any = self.fallback.as_ref()?.has_any();
         self.discard_descriptors(64);
         Some(has_any)
     }
 
-    /// Nobody is to wait for a reader that does not listen.
+    /// Discards descriptors of the shared stream, so that no publication waits for this reader.
     fn discard_descriptors(&mut self, limit: usize) {
         if let Some(subscription) = self.subscription.get() {
             subscription.poll(limit, |_, _| {});
@@ -77,7 +77,7 @@ impl Reader {
 }
 
 impl Consumer {
-    /// As from a descriptor stream: hands what comes by the other way to `each` until that says false.
+    /// As for a descriptor stream: passes the descriptors of the fallback to `each` until it returns false.
     pub(super) fn drain_fallback<W: DropObserver>(
         &self,
         state: &mut Reader,
@@ -104,7 +104,7 @@ impl Consumer {
         self.fallback.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes where it was sent, once frames can come from there; and back.
+    /// Starts the ordered fallback, uses it once it is mapped, and stops it.
     pub(super) fn update_fallback(&self, tick: &Tick<'_>) {
         let mut fallback = self.fallback();
         let change = {
@@ -173,7 +173,7 @@ impl Consumer {
         }
     }
 
-    /// A way that the media driver refuses keeps nobody from shared memory.
+    /// A fallback that the media driver refuses does not keep the consumer from shared memory.
     pub(super) fn connect_fallback(&self, client: &Client) {
         if let Some((ring, receiver)) = &self.fallback().running
             && let Err(error) = receiver.connect(client)

@@ -1,4 +1,4 @@
-//! How a consumer takes regions up, and lets go of what is over. On the conductor's thread.
+//! Mapping and unmapping of regions by a consumer (wire §15.21). On the conductor's thread.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,12 +12,12 @@ use super::{Consumer, RegionRefusal};
 use crate::conductor::Tick;
 
 impl Consumer {
-    /// The producer's lease is over: what it wrote is history, and only a later epoch is mapped (driver §4.9).
+    /// The producer's lease has ended: its epoch is over, and only a later one is mapped (driver §4.9).
     pub(super) fn on_producer_gone(&self, producer_id: u32, tick: &Tick<'_>) {
         {
             let mut state = self.state.lock_priority();
             let Some(epoch) = state.mapping.as_ref().map(|m| m.epoch) else { return };
-            // The announce may have been faster than the notice: then the later epoch is mapped already.
+            // The announce may have come before the notice: then the later epoch is mapped already.
             if state.producer_id.is_some_and(|id| id != producer_id) {
                 return;
             }
@@ -27,7 +27,7 @@ impl Consumer {
     }
 
     pub(super) fn map(&self, announce: &PoolAnnounce, producer_id: Option<u32>, tick: &Tick<'_>) {
-        // Hard boundary first: nothing of the old epoch is accepted while the new one is opened.
+        // Unmap first: no frame of the old epoch is accepted while the new one is opened.
         self.unmap(tick, "a new epoch was announced");
         let epoch = announce.epoch;
         let mapping = match MappedEpoch::open(announce, tick.bases, Access::Read) {

@@ -1,4 +1,5 @@
-//! A consumer: descriptor in, every rule applied, frame out. Never waits for a writer (wire §15.21).
+//! A consumer: it reads descriptors, applies every rule, and delivers frames (wire §15.21). It never waits
+//! for a writer. Any thread polls.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -37,7 +38,7 @@ use progress::ProgressReader;
 use reader::{DropObserver, Reader};
 pub use reader::{Frame, RegionRefusal};
 
-/// How many messages a look for one frame takes at most.
+/// Messages that one poll for one frame consumes at most.
 const MAX_MESSAGES_PER_POLL: usize = 1024;
 
 #[derive(Clone, Debug)]
@@ -47,7 +48,7 @@ pub struct Config {
     pub descriptor_stream_id: i32,
     pub max_outstanding_seq_gap: u64,
     pub freshness_ns: u64,
-    /// How often hellos and QoS go out.
+    /// Period of hellos and QoS reports.
     pub hello_period_ns: u64,
     pub fallback: FallbackOptions,
 }
@@ -55,18 +56,18 @@ pub struct Config {
 pub struct Consumer {
     config: Config,
     state: PriorityLock<Reader>,
-    /// The subscription is there: nothing to attach, and no lock to take for it at every tick.
+    /// The subscriptions are ready, so that no duty cycle needs the lock for them.
     connected: AtomicBool,
     has_subscription: AtomicBool,
-    /// Who it is where no lease says so.
+    /// The consumer id without a lease.
     own_id: AtomicU32,
-    /// On a driver: the right to map the stream. Alone: none, and announces are enough.
+    /// With a driver: the right to map the stream. Without one: `None`, and announces suffice.
     lease: Option<Lease>,
-    /// Hello, config, QoS: touched by the conductor alone.
+    /// Hello, config, QoS: used by the conductor only.
     control: Mutex<ConsumerControl>,
-    /// The other way, while there is one: touched by the conductor alone.
+    /// The fallback, while there is one: used by the conductor only.
     fallback: Mutex<FallbackReader>,
-    /// A refusal may wait in the state: a poll that finds nothing asks here before it takes the lock again.
+    /// A refusal may wait in the reader. A poll without frames checks this before it takes the lock again.
     has_refused: AtomicBool,
     next_check_ns: AtomicU64,
     next_interval_ns: AtomicU64,
@@ -116,7 +117,7 @@ impl Consumer {
         self.config.stream_id
     }
 
-    /// Who it is to its producer, and how its descriptors reach it.
+    /// A snapshot of its id, mode, streams and phase.
     pub fn consumer_state(&self) -> ConsumerState {
         let (is_mapped, on_per_consumer) = {
             let state = self.lock();
@@ -158,13 +159,13 @@ impl Consumer {
         self.config.fallback.only.is_some() || state.queue.is_some() || state.subscription.get().is_some()
     }
 
-    /// Takes up to `limit` descriptors and pushes the frames that pass onto `out`.
-    /// Returns how many messages were taken, whatever became of them.
+    /// Reads up to `limit` descriptors and pushes the frames that pass onto `out`. Returns how many messages
+    /// were consumed, with or without a frame.
     pub fn poll(&self, limit: usize, out: &mut Vec<Frame>) -> usize {
         self.poll_locked(self.lock(), limit, out)
     }
 
-    /// The same without waiting: nothing if another thread is at work here.
+    /// As `poll` without waiting: nothing if another thread holds the lock.
     pub fn try_poll(&self, limit: usize, out: &mut Vec<Frame>) -> usize {
         let Some(guard) = self.state.try_lock() else { return 0 };
         self.poll_locked(guard, limit, out)
@@ -182,13 +183,13 @@ impl Consumer {
         taken
     }
 
-    /// Takes descriptors until one names a frame that passes; looks at no more than a bounded number, so
-    /// that a stream full of others' descriptors does not hold the caller.
+    /// Reads descriptors until one names a frame that passes. Consumes a bounded number, so that a stream
+    /// full of other streams' descriptors does not hold the caller.
     pub fn poll_one(&self) -> Option<Frame> {
         self.poll_one_locked(self.lock())
     }
 
-    /// The same without waiting: nothing if another thread is at work here.
+    /// As `poll_one` without waiting: nothing if another thread holds the lock.
     pub fn try_poll_one(&self) -> Option<Frame> {
         self.poll_one_locked(self.state.try_lock()?)
     }
@@ -204,10 +205,10 @@ impl Consumer {
         frame
     }
 
-    /// Takes everything that waits and gives the newest frame; the others count as skipped.
+    /// Consumes all waiting descriptors and returns the newest frame. The others count as skipped.
     pub fn latest(&self) -> Option<Frame> {
         let mut newest: Option<FrameDescriptor> = None;
-        // Bounded, so that a producer who is always ahead cannot hold us here.
+        // Bounded, so that a fast producer cannot hold the caller here.
         for _ in 0..64 {
             let taken = self.drain(self.lock(), 1024, |_, counters, descriptor| {
                 if newest.replace(descriptor).is_some() {
@@ -237,7 +238,7 @@ impl Consumer {
         })
     }
 
-    /// Polls, and hands each descriptor that is next in order to `each` until that says false.
+    /// Polls, and passes each descriptor that is next in order to `each` until it returns false.
     #[inline]
     fn drain_while<W: DropObserver>(
         &self,
@@ -256,7 +257,7 @@ impl Consumer {
             if before.subscription.has_fragment() && Instant::now() < before.until {
                 state.draining = Some(before);
             } else {
-                // Empty at last: the new stream has all that came since it was connected.
+                // Drained: the new stream has all descriptors since it was connected.
                 state.overlaps = true;
                 state.image = None;
             }
@@ -267,10 +268,11 @@ impl Consumer {
         if state.queue.is_some() && !state.on_per_consumer {
             return self.drain_queue(state, limit, observer, &mut each);
         }
-        // Out of the state for the poll, so that the callback may have the rest of it.
+        // Taken out of the state for the poll, so that the callback may use the rest of it.
         let mut subscription = match std::mem::take(&mut state.subscription) {
             Handle::Ready(subscription) => subscription,
-            // One that is on its way goes back: a reader that polls all the time would lose it each time.
+            // A handle that is not ready is put back: a reader that polls all the time would lose it each
+            // time.
             other => {
                 state.subscription = other;
                 return 0;
@@ -306,12 +308,13 @@ impl Consumer {
         taken
     }
 
-    /// The stream that its descriptors come on.
+    /// Channel and stream id of its descriptors.
     pub(crate) fn descriptors_at(&self) -> (&str, i32) {
         (&self.config.descriptor_channel, self.config.descriptor_stream_id)
     }
 
-    /// Somebody else reads that stream from here on; what still waits on our own is read first.
+    /// A fanout reads the descriptor stream from here on. Descriptors that wait on our own subscription are
+    /// read first.
     pub(crate) fn read_from_queue(&self, queue: Arc<DescriptorQueue>) {
         let mut state = self.state.lock_priority();
         if !state.on_per_consumer
@@ -347,7 +350,7 @@ impl Consumer {
         })
     }
 
-    /// Waits for something to poll. Looks at the stream without taking from it.
+    /// Waits for something to poll. Consumes nothing.
     pub fn wait(&self, timeout: Duration, strategy: Strategy) -> Waited {
         let deadline = Instant::now() + timeout;
         let mut idle = Idle::new(strategy);
@@ -379,7 +382,7 @@ impl Consumer {
         }
     }
 
-    /// The refusal that has not been told yet.
+    /// The refusal that is not reported yet.
     pub fn take_refused(&self) -> Option<RegionRefusal> {
         if !self.has_refused.load(Ordering::Relaxed) {
             return None;

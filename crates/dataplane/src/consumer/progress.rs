@@ -1,7 +1,7 @@
-//! Frames that are still filling, as a consumer that asked for it sees them (wire §10.2.2).
+//! Partial frames at a consumer that asked for progress (wire §10.2.2).
 //!
-//! Its own control stream, once granted, is read by whoever polls; the shared one is heard by the conductor,
-//! which keeps the newest words until they are asked for, so that a slow reader holds up nobody there.
+//! The polling thread reads the per-consumer control stream, once it is granted. The conductor reads the
+//! shared one and keeps the newest messages until they are polled, so that a slow reader delays nobody there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,23 +22,23 @@ use crate::aeron::{AeronError, Client, Subscription};
 use crate::conductor::handle::Handle;
 use crate::idle::{Idle, Strategy};
 
-/// Words of the shared stream that wait to be asked for; the oldest goes first.
+/// Messages of the shared stream that wait to be polled. The oldest is dropped first.
 const MAX_RECEIVED: usize = 1024;
 
-/// So much of a frame is there.
+/// The readable part of a frame that is still being written.
 #[derive(Clone)]
 pub struct PartialFrame {
     pub mapping: Arc<MappedEpoch>,
     pub slot_ref: SlotRef,
     pub filled: u64,
     pub state: ProgressState,
-    /// The rows, or columns, that may be read; none where the layout does not say.
+    /// The rows or columns that may be read. `None` where the layout does not say.
     pub filled_slices: Option<FilledSlices>,
 }
 
 #[derive(Default)]
 pub(crate) struct ProgressReader {
-    /// The stream of its own that was granted.
+    /// The granted per-consumer control stream.
     address: Option<StreamAddress>,
     subscription: Handle<Subscription>,
     received: VecDeque<FrameProgress>,
@@ -46,7 +46,7 @@ pub(crate) struct ProgressReader {
 }
 
 impl ProgressReader {
-    /// True once nothing is missing.
+    /// True once every handle is ready.
     pub(crate) fn advance(&mut self, client: &Client) -> Result<bool, AeronError> {
         let Some(address) = &self.address else { return Ok(true) };
         self.subscription
@@ -63,7 +63,7 @@ impl ProgressReader {
         self.received.clear();
     }
 
-    /// A word on the shared stream; with a stream of its own, that one is listened to instead (wire §5).
+    /// A message of the shared stream. With a per-consumer stream it is ignored (wire §5).
     fn receive(&mut self, message: &FrameProgress) {
         if self.address.is_some() {
             return;
@@ -78,7 +78,7 @@ impl ProgressReader {
         !self.received.is_empty() || self.subscription.get().is_some_and(Subscription::has_fragment)
     }
 
-    /// Up to `limit` words, from wherever they come.
+    /// Up to `limit` messages, from either stream.
     fn take(&mut self, stream_id: u32, limit: usize, out: &mut Vec<FrameProgress>) {
         let received = limit.min(self.received.len());
         out.extend(self.received.drain(..received));
@@ -137,7 +137,7 @@ impl Reader {
 }
 
 impl Consumer {
-    /// Whether it asked for progress, and whether that comes on a stream of its own.
+    /// Whether it asked for progress, and whether that comes on a per-consumer stream.
     pub fn reads_progress(&self) -> (bool, bool) {
         let mut state = self.lock();
         let is_connected =
@@ -146,7 +146,7 @@ impl Consumer {
         (state.progress.is_some(), on_per_consumer)
     }
 
-    /// Takes up to `limit` words about frames that are filling, and gives those that are believed.
+    /// Reads up to `limit` progress messages, and returns the partial frames that are accepted.
     pub fn poll_progress(&self, limit: usize, out: &mut Vec<PartialFrame>) {
         let mut state = self.lock();
         let mut messages = Vec::new();
@@ -184,7 +184,7 @@ impl Consumer {
         }
     }
 
-    /// Where progress comes from, from here on.
+    /// Changes the stream that progress is read from.
     pub(super) fn apply_progress_changes(&self, changes: &[hello_state::ConfigChange]) {
         for change in changes {
             if let hello_state::ConfigChange::Control(address) = change

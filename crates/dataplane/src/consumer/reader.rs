@@ -1,5 +1,5 @@
-//! What a consumer makes of descriptors: epoch, order, span, and the slot's own rules (wire §15.21). It never
-//! waits for a writer.
+//! The reader of a consumer: it checks epoch, order and span of descriptors, and the rules of the slot
+//! (wire §15.21). It never waits for a writer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use crate::bridge::PrivateRing;
 use crate::conductor::handle::Handle;
 use crate::descriptor_queue::DescriptorQueue;
 
-/// A frame that may be handed out, and the mapping that keeps its memory alive.
+/// A frame to deliver, and the mapping that keeps its memory alive.
 #[derive(Clone)]
 pub struct Frame {
     pub mapping: Arc<MappedEpoch>,
@@ -29,7 +29,7 @@ pub struct Frame {
     pub trace_id: u64,
 }
 
-/// Hears which sequences a reader does not hand out, in the order of the stream. Nobody: nothing is done.
+/// Observes which sequences a reader does not deliver, in the order of the stream. `()` does nothing.
 pub trait DropObserver {
     #[inline]
     fn on_drop(&mut self, _epoch: u64, _first_seq: u64, _count: u64, _reason: DropReason) {}
@@ -41,7 +41,7 @@ pub trait DropObserver {
 impl DropObserver for () {}
 
 impl Counters {
-    /// The consumer has these frames now; one look at the clock is enough for all of them.
+    /// Records the latency of delivered frames. The clock is read once for all of them.
     #[inline]
     pub fn record_latency(&self, frames: &[Frame]) {
         if frames.is_empty() {
@@ -54,7 +54,7 @@ impl Counters {
     }
 }
 
-/// Why the announced regions cannot be used; the stream stays silent until a better announce.
+/// Why the announced regions cannot be used. No frames come until a better announce.
 #[derive(Clone, Debug)]
 pub struct RegionRefusal {
     pub epoch: u64,
@@ -63,8 +63,7 @@ pub struct RegionRefusal {
     pub message: String,
 }
 
-/// The longest that a stream is read on after another has taken its place: a reader that does not keep up
-/// would never come to its end.
+/// How long an earlier stream is drained at most: a slow reader would never reach its end.
 const DRAIN_FOR: Duration = Duration::from_secs(1);
 
 pub(crate) struct Draining {
@@ -72,47 +71,47 @@ pub(crate) struct Draining {
     pub(crate) until: Instant,
 }
 
-/// All that the reading side keeps, under one lock.
+/// The state of the reading side, under one lock.
 pub(crate) struct Reader {
     pub(crate) subscription: Handle<Subscription>,
-    /// The stream that was read before, until it is empty: nothing is lost on the way to the other.
+    /// The previous stream, until it is empty, so that no frame is lost in the change.
     pub(crate) draining: Option<Draining>,
-    /// The stream of its own that was granted, and the subscription on its way there.
+    /// The granted per-consumer stream, and its subscription until it is connected.
     pub(crate) granted_address: Option<StreamAddress>,
     pub(crate) per_consumer: Handle<Subscription>,
     pub(crate) on_per_consumer: bool,
-    /// Just come from another stream: frames that were seen there come again.
+    /// The stream has just changed: descriptors of the previous one come again.
     pub(crate) overlaps: bool,
-    /// On a stream of its own whose rate is limited: what is missing was held back on purpose.
+    /// On a per-consumer stream with a rate limit: missing sequences were held back on purpose.
     pub(crate) limited: bool,
-    /// It was, until a moment ago: until frames come one after the other, what is missing was held back.
+    /// The rate limit has just ended: until frames come without gaps, missing sequences were held back.
     pub(crate) was_limited: bool,
-    /// How often somebody looked for frames.
+    /// How often frames were polled.
     pub(crate) polls: u64,
-    /// Who reads the descriptor stream for many hands on what is ours.
+    /// A fanout reads the descriptor stream and queues our descriptors here.
     pub(crate) queue: Option<Arc<DescriptorQueue>>,
-    /// Frames come by this way instead of shared memory.
+    /// Frames are read from this ring instead of shared memory.
     pub(crate) fallback: Option<Arc<PrivateRing>>,
-    /// Frames that are still filling, where that was asked for.
+    /// Partial frames, if the consumer asked for progress.
     pub(crate) progress: Option<Box<ProgressReader>>,
     pub(crate) mapping: Option<Arc<MappedEpoch>>,
     pub(crate) announce_filter: AnnounceFilter,
     pub(crate) tracker: SequenceTracker,
-    /// The epoch whose sequences the tracker counts; mapped again, it goes on where it was.
+    /// The epoch that the tracker counts. Mapped again, it continues.
     pub(crate) tracked: Option<u64>,
     pub(crate) departures: u64,
-    /// The session that brings this stream's descriptors, and when its image joined.
+    /// The session of this stream's descriptors, and when its image joined.
     pub(crate) image: Option<(i32, Option<u64>)>,
-    /// That image went away since the last descriptor: this reader was put to rest.
+    /// That image left since the last descriptor: the media driver rested this subscription.
     pub(crate) rested: bool,
     pub(crate) refused: Option<RegionRefusal>,
-    /// The refusal that was told already, so that it is told once.
+    /// The last reported refusal, so that each is reported once.
     pub(crate) reported_refusal: Option<(u64, &'static str)>,
-    /// The epoch whose regions were not there, and when that was seen first.
+    /// The epoch whose regions were missing, and when that was first seen.
     pub(crate) missing: Option<(u64, u64)>,
-    /// Announces of lower epochs are history: the producer whose they were is gone.
+    /// Announces of lower epochs are ignored: their producer is gone.
     pub(crate) lowest_epoch: u64,
-    /// Who writes the mapped epoch, once an announce has said so.
+    /// The producer of the mapped epoch, once an announce has named it.
     pub(crate) producer_id: Option<u32>,
 }
 
@@ -146,8 +145,8 @@ impl Reader {
         }
     }
 
-    /// Goes over to a stream of its own once that is connected. True if there is nothing left to do.
-    /// `limited`: it asked for fewer frames, so what still waits on the other stream is left there.
+    /// Moves to the per-consumer stream once it is connected. True if nothing is left to do. `limited`: the
+    /// consumer asked for fewer frames, so descriptors that wait on the other stream are left there.
     pub(crate) fn move_to_per_consumer(
         &mut self,
         client: &Client,
@@ -158,7 +157,7 @@ impl Reader {
         };
         self.per_consumer
             .advance(|| client.add_subscription(&untethered(&address.channel), address.stream_id as i32))?;
-        // Connected, nothing that is published from here on can be missed there.
+        // Connected: every descriptor published from here on comes on it.
         if !self.per_consumer.get().is_some_and(|s| s.is_connected()) {
             return Ok(false);
         }
@@ -172,12 +171,12 @@ impl Reader {
         Ok(true)
     }
 
-    /// The stream that was read until now is read to its end.
+    /// Drains the previous stream first.
     pub(crate) fn drain_first(&mut self, before: Subscription) {
         self.draining = Some(Draining { subscription: before, until: Instant::now() + DRAIN_FOR });
     }
 
-    /// The stream is shared: of the images that go away only that of our own producer means a rest.
+    /// The stream is shared: only the departure of our own producer's image means that we were rested.
     #[inline]
     pub(crate) fn check_rested(&mut self, images: &ImageWatch) {
         let departures = images.departures();
@@ -193,7 +192,7 @@ impl Reader {
         }
     }
 
-    /// Epoch, order and span. True if the descriptor names the next frame to look at.
+    /// Checks epoch, order and span. True if the descriptor names the next frame to read.
     #[inline]
     pub(crate) fn is_next(
         &mut self,
@@ -201,7 +200,7 @@ impl Reader {
         d: &FrameDescriptor,
         observer: &mut impl DropObserver,
     ) -> bool {
-        // Unmapped in the middle of an epoch, its frames are still part of that epoch's span.
+        // Unmapped within an epoch, its frames are still part of that epoch's span.
         let paused = match &self.mapping {
             None if self.tracked != Some(d.epoch) => {
                 counters.drops.add(DropReason::Unmapped, 1);
@@ -260,7 +259,7 @@ impl Reader {
         !behind && !paused
     }
 
-    /// The slot's own rules. The frame counts as received from here on.
+    /// Checks the rules of the slot. The frame counts as received from here on.
     #[inline]
     pub(crate) fn accept(
         &mut self,
@@ -269,12 +268,12 @@ impl Reader {
         observer: &mut impl DropObserver,
     ) -> Option<Frame> {
         let Some(mapping) = self.mapping.as_ref().filter(|m| m.epoch == d.epoch) else {
-            // Unmapped or mapped anew since the descriptor: it is in the span, so it must be accounted.
+            // Unmapped or remapped since the descriptor: the sequence is in the span, so it must be counted.
             counters.drops.add(DropReason::Late, 1);
             observer.on_drop(d.epoch, d.seq, 1, DropReason::Late);
             return None;
         };
-        // What was said of it went backwards: it is not to be trusted, whole or not (wire §10.2.2).
+        // Its progress went backwards: the frame must not be used (wire §10.2.2).
         if self.progress.as_ref().is_some_and(|f| f.progress_tracker.is_dropped(d.seq)) {
             counters.drops.add(DropReason::Progress, 1);
             observer.on_drop(d.epoch, d.seq, 1, DropReason::Progress);
@@ -301,7 +300,7 @@ impl Reader {
         }
     }
 
-    /// The slot of `seq` holds a later frame: skips ahead to where the writer is not about to be.
+    /// The slot of `seq` holds a later frame: skips ahead to slots that are not about to be overwritten.
     pub(crate) fn on_overwritten(&mut self, seq: u64) {
         if let Some(mapping) = &self.mapping {
             self.tracker.on_overwritten(seq, mapping.seq_in_slot_of(seq), u64::from(mapping.nslots));

@@ -1,5 +1,5 @@
-//! A consumer whose frames are kept: copied out of their slots into a recorder's arenas, and what is lost noted
-//! beside them.
+//! Recording of a consumer's frames: they are copied from their slots into a recorder's arenas, and lost
+//! sequences become gaps. On the recorder's thread.
 
 use tensorpool_core::drop_reason::DropReason;
 use tensorpool_core::os::time::realtime_ns;
@@ -10,7 +10,7 @@ use tensorpool_core::wire::layout::NULL_U64;
 use super::Consumer;
 use super::reader::{DropObserver, Frame};
 
-/// Messages and bytes that one look takes at most: the conductor may want the lock in between.
+/// Messages and bytes of one poll at most, so that the conductor can take the lock in between.
 const MAX_MESSAGES_PER_POLL: usize = 64;
 const MAX_BYTES_PER_POLL: usize = 4 << 20;
 
@@ -25,7 +25,7 @@ impl DropObserver for StreamBuffer {
 }
 
 impl Consumer {
-    /// Takes what waits, up to a bound. Returns how many messages were taken, whatever became of them.
+    /// Records what waits, up to a bound. Returns how many messages were consumed.
     pub fn record_into(&self, buffer: &mut StreamBuffer) -> usize {
         let mut bytes = 0;
         self.drain_while(self.lock(), MAX_MESSAGES_PER_POLL, buffer, |state, counters, descriptor, buffer| {
@@ -42,7 +42,7 @@ impl Consumer {
     }
 }
 
-/// False if the writer came round while it was copied: then it is lost, and noted.
+/// False if the writer overwrote the frame during the copy: then it is lost, and recorded as a gap.
 fn record_frame(buffer: &mut StreamBuffer, frame: &Frame) -> bool {
     let (epoch, slot_ref) = (frame.mapping.epoch, &frame.slot_ref);
     let Some(at) = buffer.begin(epoch, slot_ref.seq, slot_ref.info.values_len_bytes as usize) else {

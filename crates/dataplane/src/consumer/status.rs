@@ -1,4 +1,4 @@
-//! A consumer's account at one moment, for those who watch: span = received + dropped by reason.
+//! The status report of a consumer: span = received + dropped by reason (wire §15.4).
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -8,12 +8,12 @@ use tensorpool_core::drop_reason::DropReason;
 use super::Consumer;
 
 impl Consumer {
-    /// As JSON, without the reasons that never occurred; None while it has no id to be known by.
-    /// `last_id`: the one it had, while there is nobody to have one with.
+    /// The report as JSON, without reasons of count 0. `None` before the consumer had an id. `last_id`: its
+    /// last id, used while it has none.
     pub(crate) fn status_json(&self, last_id: &mut Option<u32>, is_final: bool) -> Option<String> {
         *last_id = self.consumer_id().or(*last_id);
         let consumer_id = (*last_id)?;
-        // Under the lock of whoever polls: the figures are of one moment.
+        // Under the reader's lock, so that the counts are consistent.
         let state = self.state.lock_priority();
         let (epoch, tracker) = (state.tracked, &state.tracker);
         let counters = &self.counters;

@@ -1,5 +1,6 @@
-//! An ear on the metadata stream, for all consumers of a context: read by the conductor, so that nothing is
-//! missed while the interpreter is busy. It keeps what concerns streams that somebody consumes here.
+//! Listener of the metadata stream (wire §10.3), for all consumers of a context. Polled on the conductor's
+//! thread, so that nothing is missed while the interpreter is busy. It keeps metadata of consumed streams
+//! only.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,13 +16,13 @@ use crate::aeron::{AeronError, Assembler, Client, Header, Subscription};
 use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
 
-/// Fragments taken in one round: 16 MiB of blobs come in little more than ten thousand.
+/// Fragments polled in one duty cycle: 16 MiB of blobs take little more than ten thousand.
 const FRAGMENTS_A_ROUND: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub struct Counters {
     pub received: AtomicU64,
-    /// Of streams that nobody consumes here, and what is no metadata at all.
+    /// Messages of streams that nobody consumes here, and messages that are no metadata.
     pub foreign: AtomicU64,
     pub malformed: AtomicU64,
 }
@@ -52,7 +53,7 @@ pub struct MetadataListener {
 
 impl MetadataListener {
     pub fn new(channel: &str, stream_id: i32) -> Self {
-        // Whoever sleeps here must not stall those who speak.
+        // Untethered: a subscriber that does not poll must not delay the publishers.
         let channel = untethered(channel);
         Self { channel, stream_id, state: Mutex::default(), counters: Counters::default() }
     }
@@ -69,7 +70,7 @@ impl MetadataListener {
         self.lock().subscription.get().is_some()
     }
 
-    /// From now on what is said of that stream is kept, until all who asked for it have gone.
+    /// Keeps metadata of that stream until every subscriber has called `unsubscribe`.
     pub fn subscribe(&self, stream_id: u32) {
         self.lock().streams.entry(stream_id).or_default().interested += 1;
     }
@@ -84,8 +85,8 @@ impl MetadataListener {
         drop(gone);
     }
 
-    /// The attributes of a version. A frame may be here before the conductor has heard of its version, though
-    /// it was said first: then we listen ourselves.
+    /// The attributes of a version. A frame may be read before the conductor has polled its metadata, which
+    /// was published first. Then this polls.
     pub fn at(&self, stream_id: u32, epoch: u64, version: u32) -> Option<Arc<MetadataVersion>> {
         self.find(stream_id, |s| s.cache.at(epoch, version).cloned())
     }
@@ -106,7 +107,7 @@ impl MetadataListener {
         state.streams.get(&stream_id)?.blobs.newest(blob_type, of).cloned()
     }
 
-    /// How many blobs of a stream came whole, and how many were thrown away for each reason.
+    /// How many blobs of a stream completed, and how many were discarded for each reason.
     pub fn blob_counts(&self, stream_id: u32) -> (u64, Vec<(&'static str, u64)>) {
         let state = self.lock();
         let stream = state.streams.get(&stream_id);
@@ -132,7 +133,8 @@ impl State {
         let gone = subscription.images().departures();
         if std::mem::replace(departures, gone) != gone
             && fragment_filter.settle(subscription.images())
-            // The assembler keeps a buffer for every session it ever saw: let go of those who left.
+            // The assembler keeps a buffer for every session it ever saw. A new one drops those of closed
+            // sessions.
             && let Ok(fresh) = Assembler::new()
         {
             *assembler = fresh;
@@ -163,7 +165,7 @@ impl State {
 }
 
 impl Stream {
-    /// False for what cannot be read.
+    /// False for a message that cannot be read.
     fn on_message(&mut self, session_id: i32, message: MetadataMessage<'_>) -> bool {
         match message {
             MetadataMessage::Announce(m) => self.cache.on_announce(session_id, m),

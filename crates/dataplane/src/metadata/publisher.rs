@@ -1,4 +1,5 @@
-//! A producer's words on the metadata stream, said by the conductor: a busy interpreter delays none of them.
+//! Publisher of a producer's metadata (wire §10.3). On the conductor's thread, so that a busy interpreter
+//! delays nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +12,7 @@ use crate::conductor::handle::Handle;
 use crate::conductor::{Endpoint, Tick};
 use crate::producer::Producer;
 
-/// How often the epoch is looked at, for which the producer's lock is taken.
+/// How often the producer's epoch is read, which takes its lock.
 const IDENTITY_CHECK_NS: u64 = 20_000_000;
 
 struct State {
@@ -41,7 +42,8 @@ impl MetadataPublisher {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says it at once, if somebody listens: before any frame that refers to it. False: not an announce.
+    /// Publishes at once, if there is a subscriber: before any frame that refers to it. False: the first
+    /// message is not an announce.
     pub fn put(&self, announce: Vec<u8>, meta: Vec<u8>) -> bool {
         let mut state = self.lock();
         let put = state.schedule.put(announce, meta);
@@ -61,7 +63,7 @@ impl MetadataPublisher {
         self.lock().publication.get().is_some()
     }
 
-    /// The longest message that the stream takes; none while there is no stream.
+    /// The longest message that the stream accepts. `None` while there is no publication.
     pub fn max_message_length(&self) -> Option<usize> {
         self.lock().publication.get().map(|p| p.max_message_length())
     }

@@ -1,4 +1,4 @@
-//! Offers for whoever can wait: a replay, unlike a camera, has its next frame tomorrow too.
+//! Offers that wait for room, for a replay, whose next frame can wait.
 
 use std::sync::atomic::Ordering;
 
@@ -6,12 +6,12 @@ use tensorpool_core::shm::tensor::TensorSpec;
 
 use super::{FrameStamp, OfferResult, Producer};
 
-/// Why a frame was not written. Nothing is counted, and nothing was done: it may be offered again.
+/// Why a frame was not written. Nothing is counted and nothing changed: it may be offered again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockedOn {
-    /// A subscriber is behind; it catches up, or is put to rest within milliseconds.
+    /// A subscriber is behind. It catches up, or is rested within milliseconds.
     NoRoom,
-    /// There are no regions or no descriptor stream at the moment; they are being asked for.
+    /// There are no regions or no descriptor stream at the moment. They are requested.
     NotReady,
     /// It fits no pool of this stream.
     NoPool,
@@ -20,7 +20,7 @@ pub enum BlockedOn {
 }
 
 impl Producer {
-    /// As `offer`, but only if the frame can be told of.
+    /// As `offer`, but only if its descriptor can be published.
     #[inline]
     pub fn offer_blocking(
         &self,
@@ -40,7 +40,7 @@ impl Producer {
         if !has_pool {
             return Err(BlockedOn::NoPool);
         }
-        // Where nobody listens there is never room, and nobody to wait for.
+        // Without subscribers there is never room, and nobody to wait for.
         if !publication.has_room() && publication.is_connected() {
             return Err(BlockedOn::NoRoom);
         }

@@ -1,7 +1,7 @@
-//! Frames whose sequences come from elsewhere: a bridge writes them into the slots that they name (bridge §6).
+//! Slots of given sequences, which a bridge writes frames into (bridge §6).
 //!
-//! Slices are written while the slot says that it is being written; readers drop what they see there. One
-//! thread places frames of a stream, and it places no two into one slot at a time.
+//! Chunks are written while the commit word says that the slot is being written, so readers drop it. One
+//! thread writes the frames of a stream, and never two into one slot at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,8 @@ use tensorpool_core::wire::layout::*;
 
 use super::{Outcome, Pending, Producer, bump};
 
-/// An open slot of a given sequence. Dropped without a commit, it stays unreadable until a later frame takes it.
+/// An open slot of a given sequence. Dropped without a commit, it stays unreadable until a later frame uses
+/// it.
 pub struct SlotAt {
     pub seq: u64,
     pool: u16,
@@ -22,7 +23,7 @@ pub struct SlotAt {
 }
 
 impl SlotAt {
-    /// Opens the slot of `seq` in the smallest pool that holds `len` bytes; none if none does.
+    /// Opens the slot of `seq` in the smallest pool that holds `len` bytes. `None` if none does.
     pub(crate) fn open(mapping: Arc<MappedEpoch>, seq: u64, len: u32) -> Option<Self> {
         let pool = mapping.smallest_pool(u64::from(len))?;
         mapping.begin(seq);
@@ -84,7 +85,7 @@ impl Producer {
         })
     }
 
-    /// Commits a frame that is complete and described, and publishes it.
+    /// Commits a complete frame and publishes it.
     pub fn commit_at(&self, slot: &SlotAt, trace_id: u64) -> Result<Outcome, Outcome> {
         let mut state = self.lock();
         let SlotAt { seq, len, mapping, .. } = slot;

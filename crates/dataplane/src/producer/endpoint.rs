@@ -1,4 +1,4 @@
-//! What happens to a producer on the conductor's thread: handles, announces, its lease.
+//! A producer on the conductor's thread: handles, announces, grants and its lease.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ use crate::conductor::{Endpoint, Tick};
 use crate::lease::{Lease, LeaseEvent};
 
 impl State {
-    /// A new epoch: its sequences count from the beginning.
+    /// Maps a new epoch. Its sequences start from the beginning.
     pub(super) fn map(&mut self, mapping: Arc<MappedEpoch>, lock: Option<RegionLock>) {
         self.sequencer = Sequencer::new(mapping.nslots);
         self.pending = vec![Pending::default(); mapping.nslots as usize];
@@ -35,7 +35,7 @@ impl State {
 }
 
 impl Producer {
-    /// Maps the regions of a lease, and locks them against our own death going unnoticed.
+    /// Maps the regions of a lease, and locks them so that the driver notices our death.
     fn map(&self, lease: &Lease, response: &AttachResponse, tick: &Tick<'_>) {
         let regions = response.regions(tick.now.monotonic_ns);
         let mapped = RegionLock::acquire(&response.header_uri, tick.bases)
@@ -62,7 +62,7 @@ impl Producer {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lanes that are new are asked for at the next round.
+    /// New per-consumer streams are requested in the next duty cycle.
     fn apply(&self, changes: Vec<StreamChange>) {
         if changes.is_empty() {
             return;
@@ -77,13 +77,13 @@ impl Producer {
         leased.or(self.config.announce.as_ref().map(|a| a.producer_id)).unwrap_or(0)
     }
 
-    /// Who speaks for the stream; nobody while it has no epoch.
+    /// Producer id and epoch. `None` while it has no epoch.
     pub fn identity(&self) -> Option<ProducerIdentity> {
         let epoch = self.state.lock_priority().mapping.as_ref()?.epoch;
         Some(ProducerIdentity { producer_id: self.producer_id(), epoch })
     }
 
-    /// Nothing is written from here on. Deferred frames can no longer go out.
+    /// Unmaps the regions. Deferred frames are no longer published.
     fn unmap(&self) {
         let gone = {
             let mut state = self.state.lock_priority();
@@ -92,12 +92,12 @@ impl Producer {
             self.counters.closed.fetch_add(deferred, Ordering::Relaxed);
             (state.mapping.take(), state.lock.take())
         };
-        // Unmapping takes a while, and nobody has to wait for it.
+        // Unmapping takes time, and must not happen under the lock.
         drop(gone);
     }
 }
 
-/// Large regions on a thread of their own: the conductor has others to keep alive.
+/// Large regions are prefaulted on a separate thread, so that the conductor keeps serving other endpoints.
 fn prefault(mapping: Arc<MappedEpoch>) {
     const AT_ONCE: usize = 64 << 20;
     if mapping.bytes() <= AT_ONCE {
@@ -157,7 +157,7 @@ impl Endpoint for Producer {
 
     fn on_announce(&self, announce: &PoolAnnounce, join_ns: u64, tick: &Tick<'_>) {
         let Some(lease) = &self.lease else { return };
-        // An old announce that Aeron hands out again is no sign of life.
+        // An old announce that Aeron replays is not activity.
         if announce.stream_id == self.config.stream_id
             && announce.timestamp_ns >= join_ns
             && lease.on_announce(announce.epoch, tick)
@@ -186,7 +186,7 @@ impl Endpoint for Producer {
     fn on_control_message(&self, message: &ControlMessage, tick: &Tick<'_>) {
         let changes = self.grants().on_control_message(message, tick.now.monotonic_ns);
         if matches!(message, ControlMessage::Hello(hello) if hello.stream_id == self.config.stream_id) {
-            // Someone may be waiting to map us.
+            // The consumer may wait for an announce to map.
             self.announce_now();
             self.next_progress_count_ns.store(0, Ordering::Relaxed);
         }
@@ -217,7 +217,8 @@ impl Endpoint for Producer {
 
     fn send_control(&self, tick: &Tick<'_>, send: &mut dyn FnMut(&[u8]) -> bool) {
         self.grants().send(send);
-        // Without its descriptor stream it could not say a word of what it writes.
+        // Request the lease only after the descriptor publication exists: frames written before could not be
+        // published.
         if self.has_publication.load(Ordering::Relaxed)
             && self.lease.as_ref().is_some_and(|l| l.work(tick, send))
         {
@@ -229,7 +230,7 @@ impl Endpoint for Producer {
         self.lease.as_ref()?.detach_request()
     }
 
-    /// Alone, the producer gives the sign of life of its regions itself.
+    /// Without a driver the producer refreshes the activity timestamps of its regions itself.
     fn do_work(&self, tick: &Tick<'_>) {
         let now_ns = tick.now.monotonic_ns;
         let changes = self.grants().on_tick(now_ns);

@@ -1,4 +1,4 @@
-//! What a producer has granted, and the answers that are still to be sent.
+//! Grants of a producer and the configs that are still to be sent (wire §5). On the conductor's thread.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,9 +8,9 @@ use tensorpool_core::wire::control::ControlMessage;
 use tensorpool_core::wire::driver::{DriverMessage, Role};
 use tensorpool_core::wire::hello::{ConsumerConfig, ProgressHints};
 
-/// How often those who fell silent are looked for.
+/// How often stale consumers are removed.
 const STALE_CHECK_NS: u64 = 100_000_000;
-/// Answers that wait; a flood of hellos costs the oldest.
+/// Configs that wait to be sent. A flood of hellos drops the oldest.
 const MAX_ANSWERS: usize = 4096;
 
 pub struct GrantSender {
@@ -18,7 +18,8 @@ pub struct GrantSender {
     grants: ConsumerGrants,
     readers: Readers,
     answers: VecDeque<ConsumerConfig>,
-    /// What was said to whom last: our own words come back to us, and are no order of a supervisor's.
+    /// The last config sent to each consumer. Our own configs come back to us, and must not count as orders
+    /// of a supervisor.
     sent_configs: BTreeMap<u32, ConsumerConfig>,
     next_check_ns: u64,
 }
@@ -96,7 +97,7 @@ impl GrantSender {
 
     pub fn send(&mut self, send: &mut dyn FnMut(&[u8]) -> bool) {
         while let Some(answer) = self.answers.front() {
-            // Before it is sent: it may be heard at once.
+            // Stored before it is sent: it may be received at once.
             self.sent_configs.insert(answer.consumer_id, answer.clone());
             if !send(&answer.encode()) {
                 return;
@@ -113,7 +114,7 @@ impl GrantSender {
         self.grants.wants_shared_progress()
     }
 
-    /// How many have mapped this epoch, by what they say.
+    /// How many consumers have mapped this epoch, by their QoS reports.
     pub fn readers(&self, epoch: u64, now_ns: u64) -> usize {
         self.readers.of(epoch, now_ns)
     }

@@ -1,4 +1,5 @@
-//! A producer: payload into its slot, commit, descriptor out (wire §15.18). No allocation per frame.
+//! A producer: it writes payloads into slots, commits them, and publishes descriptors (wire §15.18). No
+//! allocation per frame. Any thread offers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -44,16 +45,16 @@ pub struct Config {
     pub descriptor_stream_id: i32,
     /// Write the time of publication into descriptors.
     pub publish_timestamps: bool,
-    /// Stand-alone: this producer owns the regions and announces them.
+    /// Standalone: this producer owns the regions and announces them.
     pub announce: Option<PoolAnnounce>,
     pub announce_period_ns: u64,
     pub qos_period_ns: u64,
     /// What consumers may be granted.
     pub policy: GrantPolicy,
-    /// The stream that progress goes out on for those without one of their own.
+    /// The stream of progress for consumers without a per-consumer one.
     pub control_channel: String,
     pub control_stream_id: i32,
-    /// Progress is told no more often than this, whoever asks.
+    /// Lower bounds on the progress interval and bytes.
     pub progress_limits: ProgressLimits,
     /// Touch every page when regions are mapped, so that no frame pays for it.
     pub prefault: bool,
@@ -61,9 +62,9 @@ pub struct Config {
 
 struct State {
     mapping: Option<Arc<MappedEpoch>>,
-    /// The epoch that is written, or was last.
+    /// The current epoch, or the last one.
     last_epoch: Option<u64>,
-    /// Tells the driver of our death the moment it comes (on a lease).
+    /// With a lease: its release by the kernel tells the driver at once that we died.
     lock: Option<RegionLock>,
     publication: Handle<ExclusivePublication>,
     sequencer: Sequencer,
@@ -84,15 +85,15 @@ struct Pending {
 pub struct Producer {
     config: Config,
     state: PriorityLock<State>,
-    /// All publications are there: nothing to attach, and no lock to take for it at every tick.
+    /// The publications are ready, so that no duty cycle needs the lock for them.
     connected: AtomicBool,
     has_publication: AtomicBool,
-    /// On a driver: the right to the regions. Alone: none.
+    /// With a driver: the right to the regions. Without one: `None`.
     lease: Option<Lease>,
-    /// Touched by the conductor alone.
+    /// Used by the conductor only.
     grants: Mutex<GrantSender>,
     per_consumer_counters: PerConsumerCounters,
-    /// Someone wants to hear of frames that are still filling.
+    /// A consumer asks for progress.
     has_progress_consumers: AtomicBool,
     next_progress_count_ns: AtomicU64,
     next_qos_ns: AtomicU64,
@@ -102,14 +103,14 @@ pub struct Producer {
     next_activity_ns: AtomicU64,
 }
 
-/// A slot given out for writing. Commit or abandon it; until then nothing wraps onto it.
+/// A slot to write in place. Commit or abandon it: until then nothing wraps onto it.
 pub struct Claim {
     pub seq: u64,
     pub spec: TensorSpec,
     pub values_len: u32,
     pool: u16,
     mapping: Arc<MappedEpoch>,
-    /// How far it is, where its progress is told.
+    /// Its filled bytes, if its progress is sent.
     filled: Option<FilledBytes>,
 }
 
@@ -125,7 +126,7 @@ impl Claim {
 }
 
 impl Producer {
-    /// One that owns its regions.
+    /// A producer that owns its regions.
     pub fn new(config: Config, mapping: Arc<MappedEpoch>) -> Self {
         if config.prefault {
             mapping.prefault();
@@ -135,7 +136,7 @@ impl Producer {
         producer
     }
 
-    /// One that works on a driver's regions while it holds a lease.
+    /// A producer that uses a driver's regions while it holds a lease.
     pub fn leased(config: Config, options: LeaseOptions) -> Self {
         Self::with(config, Some(Lease::new(options)))
     }
@@ -183,13 +184,13 @@ impl Producer {
         &self.per_consumer_counters
     }
 
-    /// How many consumers are known by their hellos, and how many have a descriptor stream of their own.
+    /// How many consumers sent a hello, and how many have a per-consumer descriptor stream.
     pub fn consumers(&self) -> (usize, usize) {
         let known = self.grants.lock().map_or(0, |w| w.consumers());
         (known, self.lock().per_consumer.len())
     }
 
-    /// How many consumers have mapped the epoch that is written now.
+    /// How many consumers have mapped the current epoch.
     pub fn readers(&self) -> usize {
         let Some(epoch) = self.epoch() else { return 0 };
         self.grants.lock().map_or(0, |w| w.readers(epoch, monotonic_ns()))
@@ -231,7 +232,7 @@ impl Producer {
         self.fill_and_publish(&mut self.lock(), spec, values_len, stamp, fill)
     }
 
-    /// The same without waiting: `None`, and `fill` was not called, if another thread is at work here.
+    /// As `offer` without waiting: `None`, and `fill` was not called, if another thread holds the lock.
     #[inline]
     pub fn try_offer(
         &self,
@@ -262,7 +263,7 @@ impl Producer {
         self.commit(state, &mapping, pool, seq, spec, values_len as u32, stamp)
     }
 
-    /// Gives out the next slot for writing in place.
+    /// Claims the next slot for writing in place.
     pub fn claim(&self, spec: TensorSpec, values_len: u64) -> Result<Claim, Outcome> {
         let mut state = self.lock();
         let (mapping, pool, seq) = self.take(&mut state, values_len)?;
@@ -274,7 +275,7 @@ impl Producer {
         let mut state = self.lock();
         match &state.mapping {
             Some(current) if Arc::ptr_eq(current, &claim.mapping) => {}
-            // The regions went away under the claim: nobody would see this frame.
+            // The regions were unmapped during the claim: no consumer would see this frame.
             _ => return OfferResult { outcome: self.no_regions(), seq: None },
         }
         let Claim { mapping, pool, seq, spec, values_len, .. } = claim;
@@ -291,7 +292,7 @@ impl Producer {
             return;
         }
         bump(&self.counters.abandoned);
-        // A sequence that readers have heard of is never another frame's.
+        // A sequence that consumers know of is never reused for another frame.
         let is_known = claim.filled.is_some() && state.progress.schedule.forget(claim.seq);
         if is_known {
             state.sequencer.leave_hole(claim.seq);
@@ -318,7 +319,7 @@ impl Producer {
         Ok((mapping, pool, seq))
     }
 
-    /// There is nowhere to write: for good, or until the next lease.
+    /// There are no regions: for good, or until the next lease.
     #[cold]
     fn no_regions(&self) -> Outcome {
         if self.lease.is_some() && !self.closed.load(Ordering::Relaxed) {

@@ -1,20 +1,20 @@
-//! What became of each frame, and the counters that add up.
+//! Outcomes of offers, and the counters of a producer (wire §15.18).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What became of a frame. Only `Published` reached a consumer's stream.
+/// The outcome of a frame. Only `Published` reached a consumer's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
     Published,
-    /// In the ring; its descriptor follows when an older claim is settled.
+    /// In the ring. Its descriptor follows when an older claim is settled.
     Deferred,
     BackPressured,
     NotConnected,
     Closed,
     NoPool,
     SlotClaimed,
-    /// There is no lease at the moment; it is being asked for.
+    /// There is no lease at the moment. It is requested.
     Detached,
 }
 
@@ -36,20 +36,20 @@ impl Outcome {
 #[derive(Clone, Copy, Debug)]
 pub struct OfferResult {
     pub outcome: Outcome,
-    /// The frame's sequence, if it got as far as the ring.
+    /// The frame's sequence, if it is in the ring.
     pub seq: Option<u64>,
 }
 
 /// What a frame carries beside its payload.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FrameStamp {
-    /// Source time; the time of the commit if not given.
+    /// Source time. The time of the commit if not given.
     pub timestamp_ns: Option<u64>,
     pub meta_version: u32,
     pub trace_id: u64,
 }
 
-/// committed = published + back_pressured + not_connected + closed + what is deferred.
+/// committed = published + back_pressured + not_connected + closed + deferred.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub committed: AtomicU64,

@@ -1,4 +1,4 @@
-//! Streams of consumers' own: descriptors at the rate that each asked for, and progress (wire §5).
+//! Per-consumer streams of a producer: descriptors at the requested rate, and progress (wire §5).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ use crate::aeron::channels::with_parameter;
 use crate::aeron::{Client, ExclusivePublication};
 use crate::conductor::handle::Handle;
 
-/// A lane carries one consumer's descriptors: small terms do, and a hundred of them cost little.
+/// A per-consumer stream carries few descriptors: small terms suffice, and a hundred of them cost little.
 const PARAMETERS: [&str; 4] = [
     "term-length=1m",
     "untethered-window-limit-timeout=10ms",
@@ -21,13 +21,13 @@ const PARAMETERS: [&str; 4] = [
 
 #[derive(Debug, Default)]
 pub struct PerConsumerCounters {
-    /// Descriptors that went out on lanes.
+    /// Descriptors sent on per-consumer streams.
     pub published: AtomicU64,
     /// Held back because the consumer asked for fewer.
     pub limited: AtomicU64,
-    /// Not taken: the consumer is behind, or not there yet.
+    /// Not sent: the consumer is behind, or not connected yet.
     pub lost: AtomicU64,
-    /// Words about frames that were still filling, to each who hears them.
+    /// Progress messages, counted per stream.
     pub progress_sent: AtomicU64,
     pub progress_lost: AtomicU64,
 }
@@ -79,7 +79,7 @@ impl PerConsumerStreams {
             }
             StreamChange::SetRate { consumer_id, max_rate_hz } => {
                 for stream in self.descriptors.iter_mut().filter(|l| l.consumer_id == consumer_id) {
-                    // A gate that is as it should be keeps its beat.
+                    // An unchanged gate keeps its schedule.
                     if stream.max_rate_hz != max_rate_hz {
                         stream.max_rate_hz = max_rate_hz;
                         stream.gate = RateGate::new(max_rate_hz);
@@ -95,12 +95,12 @@ impl PerConsumerStreams {
         }
     }
 
-    /// Asks for what is missing, and takes it as it comes. True once nothing is missing.
+    /// Requests missing publications, and stores them once they are ready. True once all are ready.
     pub fn advance(&mut self, client: &Client) -> bool {
         let mut complete = true;
         for stream in self.descriptors.iter_mut().chain(&mut self.control) {
             let (channel, stream_id) = (&stream.channel, stream.stream_id);
-            // A refusal is asked again later; until then the consumer hears nothing on it.
+            // A refused publication is requested again later. Until then the consumer receives nothing on it.
             let _ = stream.publication.advance(|| client.add_exclusive_publication(channel, stream_id));
             complete &= stream.publication.get().is_some();
         }
@@ -122,7 +122,7 @@ impl PerConsumerStreams {
         self.descriptors.len()
     }
 
-    /// One descriptor to everyone with a lane whose rate allows it. True if someone took it.
+    /// Publishes a descriptor on every stream whose rate allows it. True if one of them accepted it.
     #[inline]
     pub fn publish(
         &mut self,
@@ -146,7 +146,8 @@ impl PerConsumerStreams {
         taken
     }
 
-    /// One progress message to everyone with a control lane. What is not taken is lost: the next says more.
+    /// Publishes a progress message on every control stream. An unsent message is dropped: the next one says
+    /// more.
     pub fn publish_progress(&mut self, message: &[u8], counters: &PerConsumerCounters) {
         for stream in &mut self.control {
             let publication = stream.publication.get();

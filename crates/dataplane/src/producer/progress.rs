@@ -1,7 +1,7 @@
-//! Words about frames that are still filling, to those who asked for them (wire §10.2.2).
+//! Progress of frames that are still being written, for consumers that asked for it (wire §10.2.2).
 //!
-//! The thread that fills a slot speaks when it reports how far it is, if it need not wait for that; what it
-//! could not say, and what became due after it fell silent, the conductor says.
+//! The thread that writes a slot sends an update when it reports its filled bytes, if the lock is free. The
+//! conductor sends what that thread could not send, and what became due later.
 
 use std::sync::atomic::Ordering;
 
@@ -15,19 +15,19 @@ use super::{Claim, Config, FrameStamp, Outcome, Producer, State};
 use crate::aeron::{AeronError, Client, Publication};
 use crate::conductor::handle::Handle;
 
-/// How often those who want to hear are counted anew, beside each hello.
+/// How often the progress consumers are counted again, in addition to each hello.
 const COUNT_NS: u64 = 100_000_000;
 
 #[derive(Default)]
 pub(super) struct ProgressSender {
     pub(super) schedule: ProgressSchedule,
-    /// For those without a stream of their own.
+    /// For consumers without a per-consumer stream.
     shared: Handle<Publication>,
     wants_shared: bool,
 }
 
 impl ProgressSender {
-    /// True once nothing is missing.
+    /// True once every handle is ready.
     pub(super) fn advance(&mut self, client: &Client, config: &Config) -> Result<bool, AeronError> {
         if !self.wants_shared {
             self.shared = Handle::None;
@@ -43,8 +43,8 @@ impl ProgressSender {
 }
 
 impl Producer {
-    /// Gives out the next slot, and tells of it as it fills. Its header is there at once: who reads a part
-    /// must know what it is a part of. `stride` is the length of a row, or whatever fills one after another.
+    /// Claims the next slot, and sends its progress. Its header is written at once, because a reader of a
+    /// partial frame needs it. `stride` is the length of a row, or of another unit that is written in order.
     pub fn claim_with_progress(
         &self,
         spec: TensorSpec,
@@ -69,12 +69,12 @@ impl Producer {
         Ok(Claim { seq, spec, values_len: values_len as u32, pool, mapping, filled })
     }
 
-    /// Whether someone wants to hear of frames that are still filling, and can be told.
+    /// Whether a consumer asks for progress, and the publications are ready.
     pub fn has_progress_consumers(&self) -> bool {
         self.has_progress_consumers.load(Ordering::Relaxed) && self.connected.load(Ordering::Relaxed)
     }
 
-    /// The first `bytes` of the claim are in place. Never waits.
+    /// The first `bytes` of the claim are written. Never waits.
     pub fn advance(&self, claim: &Claim, bytes: u64) {
         let Some(filled) = &claim.filled else { return };
         filled.raise(bytes.min(u64::from(claim.values_len)));
@@ -118,7 +118,7 @@ impl Producer {
         }
     }
 
-    /// Who listens, and how closely. On the conductor's thread.
+    /// Updates the progress pace from the consumers' hints. On the conductor's thread.
     pub(super) fn update_progress_pace(&self, now_ns: u64) {
         if now_ns >= self.next_progress_count_ns.load(Ordering::Relaxed) {
             self.next_progress_count_ns.store(now_ns + COUNT_NS, Ordering::Relaxed);

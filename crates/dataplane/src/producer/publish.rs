@@ -1,4 +1,4 @@
-//! The end of a frame's way: the slot's commit, then the descriptor, in the order of sequences.
+//! Commit of a slot and publication of its descriptor, in the order of sequences (wire §10.2.1, §15.18).
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use tensorpool_core::wire::descriptor::{FRAME_DESCRIPTOR_ENCODED_LENGTH, FrameDe
 use super::{FrameStamp, OfferResult, Outcome, Pending, Producer, State, bump};
 use crate::aeron::NotTaken;
 
-/// What stays in the caches nearest to a core until the next frame comes.
+/// Bytes that stay in a core's caches until the next frame.
 const MAX_PREFETCH_BYTES: u32 = 256 << 10;
 const MIN_PAUSE_NS: u64 = 20_000;
 
@@ -29,7 +29,7 @@ impl Producer {
     ) -> OfferResult {
         let index = mapping.index(seq);
         let timestamp_ns = stamp.timestamp_ns.unwrap_or_else(|| {
-            // A newer claim may have been settled first: capture times do not run backwards (wire §15.7).
+            // A newer claim may have been settled first: timestamps must not go backwards (wire §15.7).
             let newer = state.sequencer.next_committed(seq).map(|s| state.pending[mapping.index(s) as usize]);
             newer.map_or_else(monotonic_ns, |newer| newer.timestamp_ns.min(monotonic_ns()))
         });
@@ -54,13 +54,13 @@ impl Producer {
                 outcome = result;
             }
         }
-        // A time that came from elsewhere says nothing about the pace.
+        // A timestamp of the source says nothing about the pace.
         let now_ns = if stamp.timestamp_ns.is_none() { timestamp_ns } else { 0 };
         self.prefetch_next(state, mapping, pool, seq + 1, values_len_bytes, now_ns);
         OfferResult { outcome, seq: Some(seq) }
     }
 
-    /// Fetches what the next frame is written to, as much as the pace leaves time for.
+    /// Prefetches the next slot, as far as the pace leaves time for it.
     #[inline]
     fn prefetch_next(
         &self,
@@ -73,7 +73,7 @@ impl Producer {
     ) {
         let pause_ns = now_ns.saturating_sub(state.last_frame_ns);
         state.last_frame_ns = now_ns;
-        // To fetch a slot from far away takes about a nanosecond for 16 bytes, so this is a small part of the pause.
+        // Prefetching a slot from memory takes about a nanosecond per 16 bytes, a small part of the pause.
         if len <= MAX_PREFETCH_BYTES && pause_ns >= MIN_PAUSE_NS.max(u64::from(len)) {
             mapping.prefetch_slot(seq, pool, len as usize);
         } else {
@@ -90,7 +90,7 @@ impl Producer {
         }
     }
 
-    /// The descriptor, only ever after the commit (wire §10.2.1).
+    /// Publishes the descriptor, only after the commit (wire §10.2.1).
     #[inline]
     pub(super) fn publish(&self, state: &mut State, mapping: &MappedEpoch, seq: u64) -> Outcome {
         let Pending { trace_id, meta_version, timestamp_ns } = state.pending[mapping.index(seq) as usize];
@@ -106,7 +106,7 @@ impl Producer {
             Some(p) => p.claim(FRAME_DESCRIPTOR_ENCODED_LENGTH, |bytes| descriptor.encode(bytes)),
             None => Err(NotTaken::Closed),
         };
-        // A consumer with a stream of its own does not read the shared one.
+        // A consumer with a per-consumer stream does not read the shared one.
         let was_sent_per_consumer = state.per_consumer.publish(
             &descriptor,
             descriptor.timestamp_ns.unwrap_or(timestamp_ns),

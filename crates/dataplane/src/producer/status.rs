@@ -1,11 +1,12 @@
-//! A producer's account at one moment, for those who watch: committed = published + unpublished by reason.
+//! The status report of a producer: committed = published + unpublished by reason.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Producer;
 
 impl Producer {
-    /// As JSON; None until it had an epoch. `last_id`: who it was, while it has no lease to be known by.
+    /// The report as JSON. `None` before the producer had an epoch. `last_id`: its last id, used while it has
+    /// no lease.
     pub(crate) fn status_json(
         &self,
         last_id: &mut Option<u32>,
@@ -17,7 +18,7 @@ impl Producer {
             *last_id = Some(id);
         }
         let producer_id = (*last_id)?;
-        // Under the lock of whoever offers: the figures are of one moment.
+        // Under the producer's lock, so that the counts are consistent.
         let state = self.state.lock_priority();
         let epoch = state.last_epoch?;
         let next_seq = state.sequencer.next_seq();

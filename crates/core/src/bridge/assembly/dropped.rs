@@ -1,18 +1,18 @@
-//! Frames that were dropped, of which more chunks may be on the way. Pure and bounded.
+//! Dropped frames of which more chunks may come. Pure and bounded.
 //!
-//! A frame that is refused counts as refused once its last chunk has come: its sender has counted it as sent by
-//! then. If that chunk never comes, the sender gave the frame up and counted it itself, or the network lost it.
+//! A refused frame counts as refused once its last chunk has come: then its sender has counted it as sent. If
+//! that chunk never comes, the sender abandoned the frame and counted it itself, or the network lost it.
 
 use std::collections::VecDeque;
 
 use super::Loss;
 
-/// Frames that are remembered.
+/// Frames that are kept.
 pub(super) const MAX_DROPPED: usize = 64;
 
 struct Dropped {
     seq: u64,
-    /// Why it is to be counted when its last chunk comes, and when its first one came.
+    /// The reason to count when its last chunk comes, and when its first one came.
     owed: Option<(Loss, u64)>,
 }
 
@@ -34,12 +34,12 @@ impl DroppedFrames {
         self.all.iter().any(|one| one.seq == seq)
     }
 
-    /// The latest whose last chunk may still come.
+    /// The latest frame whose last chunk may still come.
     pub fn latest_owed(&self) -> Option<u64> {
         self.all.iter().filter(|one| one.owed.is_some()).map(|one| one.seq).max()
     }
 
-    /// Says how many were forgotten for it whose last chunk had not come.
+    /// Adds a dropped frame. Returns how many frames were evicted whose last chunk had not come.
     pub fn note(&mut self, seq: u64, owed: Option<(Loss, u64)>) -> u64 {
         let forgotten = if self.all.len() == MAX_DROPPED { self.all.pop_front() } else { None };
         let given_up = usize::from(forgotten.is_some_and(|one| one.owed.is_some()));
@@ -48,14 +48,15 @@ impl DroppedFrames {
         given_up as u64
     }
 
-    /// Its last chunk has come: why it is to be counted, if it was not yet.
+    /// Its last chunk has come: the reason to count, if it was not counted yet.
     pub fn take_owed(&mut self, seq: u64) -> Option<Loss> {
         let one = self.all.iter_mut().find(|one| one.seq == seq && one.owed.is_some())?;
         self.owing -= 1;
         one.owed.take().map(|(why, _)| why)
     }
 
-    /// Says how many there are of whose sequence and time that is true; their last chunk is waited for no longer.
+    /// Stops waiting for the last chunk of frames whose sequence and time satisfy `is_over`. Returns how many
+    /// there were.
     pub fn give_up(&mut self, is_over: impl Fn(u64, u64) -> bool) -> u64 {
         if self.owing == 0 {
             return 0;

@@ -1,10 +1,12 @@
-//! Frames put together from chunks (bridge §5.2, §5.3, §6). Pure: bytes go where a [`FrameStore`] says, time is given.
+//! Assembly of frames from chunks (bridge §5.2, §5.3, §6). Pure: payload bytes go into a [`FrameStore`], the
+//! caller passes the time.
 //!
-//! Bounded whatever arrives: a mapping has a few assemblies at a time, each with at most 65,535 pieces, and what
-//! they keep is used again. The payload itself lies in the store, which has room for it or refuses the frame.
+//! Memory is bounded for any input: a mapping has a few assemblies at a time, each with at most 65,535
+//! pieces, and their buffers are reused. The payload itself is in the store, which refuses a frame that it
+//! has no room for.
 //!
-//! Descriptors only ever move forward, so once a frame is out, those before it are over. Aeron delivers a
-//! session in order: whatever such a frame still lacks was lost.
+//! Descriptors only move forward, so once a frame is delivered, earlier ones are over. Aeron delivers a
+//! session in order: chunks that such a frame lacks were lost.
 
 use crate::wire::chunk::Chunk;
 use crate::wire::layout::HEADER_SLOT_BYTES;
@@ -17,20 +19,20 @@ use dropped::DroppedFrames;
 pub use reasons::{Ignored, Loss};
 use spans::Spans;
 
-/// Frames of one mapping that are put together at a time. A sender sends one after the other.
+/// Assemblies of one mapping at a time. A sender sends one frame after the other.
 pub const MAX_LIVE: usize = 8;
 
-/// Where the bytes of frames go.
+/// The memory that frames are written to.
 pub trait FrameStore {
     type Place;
     /// Frames whose sequences differ by a multiple of this share a slot.
     fn nslots(&mut self) -> u32;
-    /// Makes room for a frame.
+    /// Claims a slot for a frame.
     fn open(&mut self, seq: u64, payload_length: u32) -> Result<Self::Place, Loss>;
     fn write(&mut self, place: &mut Self::Place, offset: u32, bytes: &[u8]);
     /// Whether exactly these bytes were written there.
     fn holds(&self, place: &Self::Place, offset: u32, bytes: &[u8]) -> bool;
-    /// The frame's header is there; says whether it can be believed.
+    /// Validates and writes the frame's header.
     fn describe(
         &mut self,
         place: &mut Self::Place,
@@ -38,24 +40,24 @@ pub trait FrameStore {
         payload_length: u32,
         header: &[u8; HEADER_SLOT_BYTES],
     ) -> Result<(), Loss>;
-    /// The frame is whole.
+    /// Commits the complete frame.
     fn commit(&mut self, place: Self::Place, seq: u64, trace_id: u64) -> Result<(), Loss>;
-    /// The first so many bytes of a frame are in place.
+    /// The first `_prefix` bytes of a frame are written.
     fn advanced(&mut self, _place: &Self::Place, _seq: u64, _prefix: u32) {}
 }
 
-/// What became of a chunk.
+/// The result of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkOutcome {
     Taken,
     Ignored(Ignored),
-    /// The chunk's frame was dropped with it; that is counted when its last one comes.
+    /// The chunk dropped its frame, which is counted when its last chunk comes.
     Refused(Loss),
-    /// The chunk's frame is counted as lost with it.
+    /// The chunk's frame is counted as lost.
     Lost(Loss),
-    /// It was the last of a frame that is counted as turned away.
+    /// The last chunk of a frame that is counted as turned away.
     TurnedAway,
-    /// It was the last one: the frame is out.
+    /// The last chunk: the frame is delivered.
     Delivered,
 }
 
@@ -65,10 +67,10 @@ struct Piece {
     length: u32,
 }
 
-/// A piece that has not come.
+/// A piece that has not been received.
 const NOT_YET: Piece = Piece { offset: u32::MAX, length: 0 };
 
-/// What an assembly keeps; used again for the next frame.
+/// The pieces of an assembly. Reused for the next frame.
 #[derive(Default)]
 struct Pieces {
     all: Vec<Piece>,
@@ -92,7 +94,7 @@ impl<P> Assembly<P> {
     }
 }
 
-/// Counted since the beginning; a frame is in one of them.
+/// Counters since the start. Each frame is in one of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AssemblyCounters {
     pub delivered: u64,
@@ -100,7 +102,8 @@ pub struct AssemblyCounters {
     pub chunks: u64,
     pub lost: [u64; Loss::COUNT],
     pub ignored: [u64; Ignored::COUNT],
-    /// Frames whose first chunk came before its epoch was announced, or whose last one came after it was over.
+    /// Frames whose first chunk came before the announce of their epoch, or whose last chunk came after it
+    /// ended.
     pub turned_away: u64,
     /// Sequences from the first to the last of each epoch.
     pub span: u64,
@@ -122,11 +125,11 @@ pub struct AssemblyTable<P> {
     live: Vec<Assembly<P>>,
     spare: Vec<Pieces>,
     dropped: DroppedFrames,
-    /// Epoch and sequence of the latest frame that was turned away, and whose last chunk has not come.
+    /// Epoch and sequence of the latest frame that was turned away, while its last chunk has not come.
     away: Option<(u64, u64)>,
-    /// Of the frames in here.
+    /// The epoch of the frames in the table.
     epoch: u64,
-    /// Sequences below it are over.
+    /// Sequences below this are over.
     floor: u64,
     seen: Option<(u64, u64)>,
     counters: AssemblyCounters,
@@ -160,7 +163,7 @@ impl<P> AssemblyTable<P> {
         self.seen
     }
 
-    /// A new epoch: what is in flight is over, and sequences begin anew.
+    /// Starts a new epoch: drops assemblies in flight.
     pub fn restart(&mut self) {
         self.turn_latest_away();
         self.abandon(Loss::Epoch);
@@ -170,7 +173,7 @@ impl<P> AssemblyTable<P> {
         self.dropped.clear();
     }
 
-    /// An announce overtakes what is on the way: the frame that its sender is at may still come to its end.
+    /// An announce may overtake chunks: the frame that its sender is sending may still complete.
     fn turn_latest_away(&mut self) {
         let live = self.live.iter().filter(|a| !a.has_last()).map(|a| a.seq).max();
         let Some(seq) = live.max(self.dropped.latest_owed()) else { return };
@@ -182,14 +185,14 @@ impl<P> AssemblyTable<P> {
         }
     }
 
-    /// Drops all that is in flight.
+    /// Drops all assemblies in flight.
     pub fn abandon(&mut self, why: Loss) {
         while let Some(assembly) = self.live.pop() {
             self.count_lost(assembly, why);
         }
     }
 
-    /// Drops what has waited for too long.
+    /// Drops assemblies past their timeout.
     pub fn on_tick(&mut self, now_ns: u64) {
         let timeout_ns = self.timeout_ns;
         let is_over = |begun_ns: u64| now_ns.saturating_sub(begun_ns) > timeout_ns;
@@ -201,7 +204,7 @@ impl<P> AssemblyTable<P> {
         self.count(Loss::Timeout, given_up);
     }
 
-    /// A chunk is not used. If its frame is turned away for that, it counts with its last one.
+    /// Ignores a chunk. If its frame is turned away for that, it counts with its last chunk.
     pub fn ignore(&mut self, chunk: &Chunk<'_>, why: Ignored) -> ChunkOutcome {
         self.counters.ignored[why as usize] += 1;
         let is_boundary = matches!(why, Ignored::Unannounced | Ignored::OldEpoch | Ignored::UnknownEpoch);
@@ -215,7 +218,7 @@ impl<P> AssemblyTable<P> {
         ChunkOutcome::Ignored(why)
     }
 
-    /// A chunk of a frame that was dropped.
+    /// A chunk of a dropped frame.
     fn ignore_dropped(&mut self, chunk: &Chunk<'_>) -> ChunkOutcome {
         let step = self.ignore(chunk, Ignored::OfDropped);
         if !chunk.is_last() {
@@ -235,7 +238,7 @@ impl<P> AssemblyTable<P> {
         self.spare.push(assembly.pieces);
     }
 
-    /// `has_last`: its last chunk has come.
+    /// `has_last`: the last chunk of the frame has come.
     fn note_dropped(&mut self, seq: u64, why: Loss, has_last: bool, begun_ns: u64) -> ChunkOutcome {
         let is_counted = has_last || why.is_incomplete();
         let given_up = self.dropped.note(seq, (!is_counted).then_some((why, begun_ns)));
@@ -254,7 +257,7 @@ impl<P> AssemblyTable<P> {
         self.counters.span = self.counters.span.wrapping_add(last - first + 1 - before);
     }
 
-    /// Takes a chunk of the epoch in force.
+    /// Adds a chunk of the current epoch.
     #[inline]
     pub fn on_chunk<S: FrameStore<Place = P>>(
         &mut self,
@@ -297,12 +300,12 @@ impl<P> AssemblyTable<P> {
             if chunk.index != 0 {
                 return Err(self.ignore(chunk, Ignored::OfDropped));
             }
-            // A sender that was started anew sends it once more.
+            // A restarted sender sends the frame again.
             self.away = None;
         }
         self.see(seq);
         self.epoch = chunk.epoch;
-        // One assembly a slot, and not too many in all: the older one makes room.
+        // One assembly per slot, and a bounded number in total: the oldest is evicted.
         let nslots = u64::from(store.nslots().max(1));
         let rival = self.live.iter().position(|a| a.seq % nslots == seq % nslots).or_else(|| {
             let oldest = self.live.iter().enumerate().min_by_key(|(_, a)| a.seq).map(|(at, _)| at);
@@ -370,7 +373,7 @@ impl<P> AssemblyTable<P> {
             store.advanced(&assembly.place, assembly.seq, assembly.pieces.spans.prefix());
             return Ok(ChunkOutcome::Taken);
         }
-        // Chunk 0 is among them, so the header was there and was believed.
+        // Chunk 0 is among them, so the header is valid.
         if assembly.pieces.spans.total() != assembly.payload_length {
             return Err(Loss::Lengths);
         }
@@ -381,7 +384,7 @@ impl<P> AssemblyTable<P> {
         let assembly = self.live.swap_remove(at);
         let (seq, payload_length) = (assembly.seq, assembly.payload_length);
         self.spare.push(assembly.pieces);
-        // Those before it can no longer go out in order.
+        // Earlier frames can no longer be delivered in order.
         while let Some(older) = self.live.iter().position(|a| a.seq < seq) {
             let older = self.live.swap_remove(older);
             self.count_lost(older, Loss::Superseded);

@@ -1,4 +1,4 @@
-//! Why chunks are not used, and why frames of which chunks came are not delivered: each has its counter.
+//! Reasons why chunks are ignored and frames lost at a receiver, each with its counter (bridge §5).
 
 use crate::drop_reason::DropReason;
 use crate::wire::chunk::reasons;
@@ -58,7 +58,7 @@ reasons! {
 }
 
 impl Loss {
-    /// The header's own fault, in the few classes that matter here.
+    /// The loss that an invalid header causes, in a few classes.
     pub fn of_header(reason: DropReason) -> Self {
         match reason {
             DropReason::HeaderLength | DropReason::HeaderMessage => Self::Kind,
@@ -67,7 +67,7 @@ impl Loss {
         }
     }
 
-    /// A chunk never came: it was lost on the way, or the sender gave the frame up.
+    /// A chunk never came: the network lost it, or the sender abandoned the frame.
     pub const fn is_incomplete(self) -> bool {
         matches!(self, Self::Timeout | Self::Superseded | Self::Epoch)
     }

@@ -1,5 +1,5 @@
-//! Which bytes of a payload are there: disjoint spans in order, neighbours joined. Chunks that come in order
-//! keep it at one span.
+//! The received byte ranges of a payload: disjoint spans in order, neighbours joined. Chunks in order make
+//! one span. Pure.
 
 #[derive(Default)]
 pub struct Spans(Vec<(u32, u32)>);
@@ -9,7 +9,7 @@ impl Spans {
         self.0.clear();
     }
 
-    /// Adds `start..end`; false, and nothing changes, if some of it is there already.
+    /// Adds `start..end`. False, and nothing changes, if a part of it is present already.
     #[inline]
     pub fn add(&mut self, start: u32, end: u32) -> bool {
         if start == end {
@@ -43,12 +43,12 @@ impl Spans {
         true
     }
 
-    /// How many bytes are there.
+    /// How many bytes are present.
     pub fn total(&self) -> u32 {
         self.0.iter().map(|(s, e)| e - s).sum()
     }
 
-    /// How many of them from the start on without a hole.
+    /// How many bytes are present from the start without a hole.
     pub fn prefix(&self) -> u32 {
         self.0.first().filter(|(s, _)| *s == 0).map_or(0, |(_, e)| *e)
     }

@@ -1,4 +1,4 @@
-//! Whatever the order, the losses and the lies: a frame is right, or it is not there.
+//! Tests that for any order, loss and forgery a frame is either correct or not delivered.
 
 use super::*;
 
@@ -8,7 +8,7 @@ mod hostile;
 const MS: u64 = 1_000_000;
 const TIMEOUT: u64 = 250 * MS;
 
-/// What the payload of a frame is, byte by byte.
+/// The payload of a frame, byte by byte.
 fn byte(seq: u64, at: u32) -> u8 {
     (seq.wrapping_mul(31) as u32).wrapping_add(at.wrapping_mul(7)).wrapping_add(at >> 8) as u8
 }
@@ -17,7 +17,7 @@ fn content(seq: u64, offset: u32, length: u32) -> Vec<u8> {
     (offset..offset + length).map(|at| byte(seq, at)).collect()
 }
 
-/// Keeps frames in memory; refuses what is larger than `room`, and headers that do not name their frame.
+/// Keeps frames in memory. Refuses frames larger than `room`, and headers that do not name their frame.
 #[derive(Default)]
 struct Memory {
     room: u32,

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A tally and what a sender of each session would say of it.
+/// Counters, and what a sender of each session would report.
 #[derive(Default)]
 struct World {
     ledger: SessionLedger,
@@ -82,7 +82,7 @@ proptest! {
         let place = (ledger_start * 64).min(world.at);
         let LedgerStart::At(base) = world.ledger_start(session, place) else { panic!("all of it is noted") };
         prop_assert_eq!(base.total(), world.count(session, place));
-        // What comes later changes nothing of it, and is told from it.
+        // Later frames do not change it, and are counted apart.
         more.iter().for_each(|(session, fate)| world.frame(*session, *fate));
         let (sum, is_all) = world.ledger.sum(&[session], &world.counters);
         prop_assert!(is_all);

@@ -127,7 +127,7 @@ fn local_header_replaces_only_pool_and_slot() {
     let local = local_header(&remote, 9, 2);
     let info = slot::decode(&local, 2).unwrap();
     assert_eq!((info.pool_id, info.timestamp_ns, info.meta_version), (9, 77, 3));
-    assert_eq!(local[..8], [0; 8], "the commit word is nobody's to copy");
+    assert_eq!(local[..8], [0; 8], "the commit word is not copied");
     assert_eq!(local[18..], remote[18..]);
     assert_eq!(local[8..12], remote[8..12]);
 }

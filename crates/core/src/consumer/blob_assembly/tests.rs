@@ -81,7 +81,7 @@ fn each_flaw_discards_the_blob_by_its_reason() {
         flaw(&mut blobs);
         assert_eq!(blobs.discarded(why), 1, "{why:?}");
         if why != Discard::Stray {
-            // What follows does not bring it back.
+            // Later chunks do not restore it.
             blobs.on_chunk(SESSION_ID, chunk(1, 3, b"def"));
             blobs.on_complete(SESSION_ID, complete(1, 0));
             assert_eq!(found(&blobs, 7), None, "{why:?}");
@@ -158,7 +158,7 @@ proptest! {
         for piece in pieces {
             match piece {
                 Piece::Announce(version, blob_type) => {
-                    // Without a checksum none is taken for known.
+                    // Without a checksum no blob counts as known.
                     blobs.on_announce(SESSION_ID, Some(1), BlobAnnounce { checksum: 0, ..announce(version, blob_type, BODY) });
                     model.insert(version, (blob_type, 0));
                 }

@@ -11,7 +11,7 @@ fn hello_state() -> HelloState {
     let proposal = StreamProposal { channel: "aeron:ipc".into(), first: 31_000, last: 31_000 };
     let request = ConsumerRequest { descriptor: Some(proposal), ..ConsumerRequest::default() };
     let mut g = HelloState::new(10_000, request, S);
-    assert!(g.due(0).is_none(), "nobody to greet");
+    assert!(g.due(0).is_none(), "no hello before begin");
     assert!(g.begin(7).is_empty());
     g
 }
@@ -47,7 +47,7 @@ fn granted_stream_is_read_and_a_declined_one_is_not() {
     assert_eq!(g.on_config(&granted), [ConfigChange::Descriptors(Some(own(31_000)))]);
     assert!(g.on_config(&granted).is_empty());
     assert_eq!(g.on_config(&config(StreamRequest::None)), [ConfigChange::Descriptors(None)]);
-    // It asks a few times more before it takes no for an answer.
+    // The request is repeated a few times before the decline is reported.
     let changes: Vec<ConfigChange> =
         (0..20).flat_map(|_| g.on_config(&config(StreamRequest::Invalid))).collect();
     assert_eq!(changes, [ConfigChange::Declined]);
@@ -109,7 +109,7 @@ fn fallback_of_an_unknown_scheme_is_rejected() {
 enum Step {
     Begin(u32),
     End,
-    /// To whom, and which lanes it names.
+    /// Consumer id, and the stream ids that the config grants.
     Config(u32, Option<u32>, Option<u32>),
     Hello,
 }
@@ -130,7 +130,7 @@ fn request_for(stream_id: Option<u32>) -> StreamRequest {
 }
 
 proptest! {
-    /// Whoever acts on the turns, and on nothing else, reads what the last config to the present id named.
+    /// A consumer that applies the changes, and nothing else, reads what the last config to its id granted.
     /// requirement: wire-5-1, wire-5-5, wire-10.1.2-1, wire-10.1.2-2
     #[test]
     fn config_changes_lead_to_the_last_grant(steps in steps()) {
@@ -164,7 +164,8 @@ proptest! {
                     for (request_for, granted, first) in hello.iter().flat_map(|h| {
                         [(&h.descriptor, &granted.0, 31_000), (&h.control, &granted.1, 32_000)]
                     }) {
-                        // What is held is asked for again; else some id of the range, never half a request.
+                        // A granted stream is requested again, otherwise an id of the range; never half a
+                        // request.
                         let StreamRequest::At(address) = request_for else { return Err(TestCaseError::fail("not asked")) };
                         prop_assert!(granted.as_ref().is_none_or(|granted| granted == address));
                         prop_assert!((first..=first + 2).contains(&address.stream_id));

@@ -1,4 +1,4 @@
-//! Every way to a lease and out of it, by a made-up clock.
+//! Tests of every transition of a lease, with a simulated clock.
 
 use super::*;
 use crate::wire::announce::AnnouncedPool;
@@ -152,7 +152,7 @@ fn unanswered_request_is_repeated_unchanged() {
     work(&mut a, 5 * S);
     assert_eq!(a.refusal(), Some(&Refusal::NoAnswer));
     assert_eq!(first, work(&mut a, 60 * S).0);
-    // A driver that had much to do answers at last.
+    // A busy driver responds late.
     assert_eq!(a.on_response(&granted(&first[0], 63 * S), 60 * S), Answer::Granted);
     assert_eq!(a.refusal(), None);
 }

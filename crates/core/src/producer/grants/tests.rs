@@ -117,7 +117,7 @@ fn stream_stays_open_with_hello_or_qos() {
         [StreamChange::CloseDescriptors { consumer_id: 1 }, StreamChange::CloseControl { consumer_id: 1 }];
     assert_eq!(w.on_tick(14 * S + 1), closed);
     assert!(w.is_empty());
-    // What it had is free again.
+    // Its stream is free again.
     let (config, _) = send_hello(&mut w, &ConsumerHello { descriptor: address(31_000), ..hello(2) });
     assert_eq!(config.descriptor, address(31_000));
     assert_eq!(w.on_leave(2), [StreamChange::CloseDescriptors { consumer_id: 2 }]);
@@ -142,7 +142,7 @@ fn order_outlasts_a_later_hello() {
     let (config, _) = send_hello(&mut w, &asks);
     assert_eq!((config.mode, config.descriptor), (Mode::RateLimited, address(31_000)));
     assert!(w.on_order(&ConsumerConfig { consumer_id: 9, ..order.clone() }, S).is_empty());
-    // An order to a channel that is not allowed opens nothing, not at the next hello either.
+    // An order of a disallowed channel opens nothing, not at the next hello either.
     let foreign = StreamRequest::At(StreamAddress {
         channel: "aeron:udp?endpoint=10.0.0.1:4".into(),
         stream_id: 31_001,
@@ -170,7 +170,7 @@ fn order_sets_the_rate_while_it_is_in_force() {
         (Mode::RateLimited, address(31_004), None)
     );
     assert_eq!(changes, [StreamChange::SetRate { consumer_id: 1, max_rate_hz: 3 }]);
-    // Let go of, it keeps its lane, so that no frame is lost on the way back, and gets all of them.
+    // After the order ends the consumer keeps its stream, so that no frame is lost, and gets all frames.
     let free = ConsumerConfig { mode: Mode::Stream, max_rate_hz: None, ..order };
     assert_eq!(w.on_order(&free, S), [StreamChange::SetRate { consumer_id: 1, max_rate_hz: 0 }]);
 }
@@ -194,8 +194,8 @@ fn hello_of_another_stream_is_ignored() {
 }
 
 proptest! {
-    /// Whatever they ask, in whatever order: no two consumers share a lane, all are in range, and what is
-    /// open is exactly what was opened and not closed.
+    /// For any requests in any order: no two consumers share a stream, all ids are in range, and open streams
+    /// are exactly those that were opened and not closed.
     #[test]
     fn per_consumer_streams_are_never_shared(steps in proptest::collection::vec((0u32..6, 30_998u32..31_012, 0u8..4), 0..60)) {
         let mut w = grants();

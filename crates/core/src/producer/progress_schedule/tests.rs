@@ -64,7 +64,7 @@ fn small_step_is_sent_after_some_intervals() {
     filled.raise(10);
     assert_eq!(progress_schedule.next(7 * 250 * US), None);
     assert_eq!(progress_schedule.next(8 * 250 * US), update(0, 10, ProgressState::Progress));
-    assert_eq!(progress_schedule.next(100 * 250 * US), None, "nothing is said twice");
+    assert_eq!(progress_schedule.next(100 * 250 * US), None, "nothing is sent twice");
 }
 
 #[test]
@@ -138,7 +138,8 @@ fn acts() -> impl Strategy<Value = Vec<(u64, Act)>> {
 }
 
 proptest! {
-    /// Whatever happens: each frame starts once, goes on upwards, is complete last; and never too often.
+    /// For any sequence of actions: each frame starts once, only rises, completes last, and never exceeds the
+    /// pace.
     #[test]
     fn updates_of_a_frame_are_ordered_and_spaced(acts in acts()) {
         let mut progress_schedule = ProgressSchedule::default();

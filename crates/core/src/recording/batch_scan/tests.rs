@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Metadata of these tests: four bytes that all have in common, then the numbers, and one byte behind them.
+/// Metadata of these tests: four common bytes, the numbers, and one byte behind them.
 const BUFFERS: usize = 2;
 const SIZE: usize = 4 + 8 + 8 + PAIR_BYTES + BUFFERS * PAIR_BYTES + CHECK_BYTES + 1;
 
@@ -17,7 +17,7 @@ fn shape() -> BatchTemplate {
     }
 }
 
-/// A batch with sequences, a word that describes its tensors, and a payload which no checksum here covers.
+/// A batch with sequences, a suffix that describes its tensors, and a payload that no checksum here covers.
 fn batch(seqs: &[u64], suffix: &[u8], payload: usize) -> Vec<u8> {
     let described: Vec<u8> =
         seqs.iter().flat_map(|seq| seq.to_le_bytes()).chain(suffix.iter().copied()).collect();

@@ -110,7 +110,7 @@ fn new_epoch_starts_a_new_arena() {
     t.unmapped(0, 8);
     let arenas = all(&mut t);
     assert_eq!(arenas.iter().map(|a| (a.epoch, a.rows.len())).collect::<Vec<_>>(), [(1, 1), (2, 1)]);
-    assert_eq!(gaps_in(&arenas), [(1, 6, 3, EPOCH)], "what lies between was lost as well");
+    assert_eq!(gaps_in(&arenas), [(1, 6, 3, EPOCH)], "sequences in between are lost as well");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn input() -> impl Strategy<Value = Input> {
 }
 
 proptest! {
-    /// Whatever is told, in whatever order: of each epoch every sequence from the first to the last is there once.
+    /// For any input in any order: of each epoch every sequence from the first to the last is there once.
     #[test]
     fn each_sequence_is_a_row_or_in_a_gap(events in proptest::collection::vec(input(), 0..200)) {
         let mut t = track(3, 4);

@@ -75,7 +75,7 @@ impl CreatedEpoch {
         MappedEpoch::open(&announce, &self.bases, Access::Read)
     }
 
-    /// Everything is as it was made.
+    /// Checks that nothing was changed.
     fn untouched(&self) {
         assert_eq!(self.map(&self.old, 10).unwrap().activity_ns(), 100);
     }
@@ -120,7 +120,7 @@ fn failed_assignment_leaves_no_epoch() {
     }
 }
 
-/// A process that is killed half-way cannot tidy up: what it leaves must be useless by itself.
+/// A killed process cannot clean up: what it leaves must be unusable.
 #[test]
 fn partly_rewritten_regions_are_refused() {
     for stopped_at in 0..3 {

@@ -27,7 +27,7 @@ fn message(revision: Revision, payload_length: u32, index: u32) -> Vec<u8> {
     bytes
 }
 
-/// The message with a field of the first revision changed.
+/// The message with one field of the first revision changed.
 fn with(index: u32, at: usize, value: &[u8]) -> Result<(), Fault> {
     let mut bytes = message(Revision::First, 4000, index);
     bytes[MESSAGE_HEADER_LENGTH + at..MESSAGE_HEADER_LENGTH + at + value.len()].copy_from_slice(value);
@@ -93,7 +93,7 @@ fn header_flag_and_length_agree() {
     assert_eq!(with(1, BRIDGE_FRAME_CHUNK_HEADER_INCLUDED, &[BOOL_TRUE]), Err(Fault::Header));
     assert_eq!(with(1, BRIDGE_FRAME_CHUNK_HEADER_INCLUDED, &[2]), Err(Fault::Malformed));
     let length_at = MESSAGE_HEADER_LENGTH + usize::from(BRIDGE_FRAME_CHUNK_BLOCK_LENGTH);
-    // One byte of the header becomes the first byte of the payload's length: both stay inside the message.
+    // One byte of the header becomes the first byte of the payload length. Both stay inside the message.
     let mut bytes = message(Revision::First, 100, 0);
     put_u32(&mut bytes, length_at, 255);
     bytes[length_at + 4 + 255..length_at + 4 + 259].copy_from_slice(&100u32.to_le_bytes());

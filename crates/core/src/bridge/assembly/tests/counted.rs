@@ -1,10 +1,10 @@
-//! Frames that are not delivered are counted once: here, or by the sender that gave them up.
+//! Tests that an undelivered frame is counted once: here, or by the sender that abandoned it.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A sender that gives a frame up counts it: it is not counted here again as refused.
+/// A sender counts the frame that it abandons, so it is not counted here as refused.
 #[test]
 fn refused_frame_without_its_last_chunk_counts_as_incomplete() {
     type End = fn(&mut Bench);
@@ -95,14 +95,14 @@ fn frame_whose_first_chunk_is_turned_away_is_turned_away() {
     );
     assert_eq!(bench.table.counters().turned_away, 1);
     assert!(bench.table.is_idle());
-    // A sender that was started anew sends it from its beginning.
+    // A restarted sender sends the frame from its beginning.
     bench.table.ignore(&frame(1, 400, 100)[0].chunk(), Ignored::Unannounced);
     bench.give_all(&frame(1, 400, 100));
     assert_eq!(bench.give(&frame(1, 400, 100)[3]), ChunkOutcome::Ignored(Ignored::Late), "the same again");
     assert_eq!((bench.delivered(), bench.table.counters().turned_away), (vec![1], 1));
 }
 
-/// An announce comes on another stream, and may overtake a frame of the epoch before it.
+/// An announce comes on another stream, and may overtake a frame of the previous epoch.
 #[test]
 fn frame_overtaken_by_an_announce_is_turned_away() {
     for room in [399, 400] {
@@ -120,7 +120,7 @@ fn frame_overtaken_by_an_announce_is_turned_away() {
             [ChunkOutcome::Ignored(Ignored::OldEpoch), ChunkOutcome::TurnedAway]
         );
         assert_eq!(bench.table.counters().turned_away, 1);
-        // Its sender gave it up, and has counted it.
+        // Its sender abandoned and counted it.
         for chunk in &frame(1, 400, 100) {
             given_up.table.ignore(&chunk.chunk(), Ignored::OldEpoch);
         }
@@ -163,7 +163,7 @@ proptest! {
             bench.memory.room = if lot == Lot::FitsNowhere { count * 100 - 1 } else { count * 100 };
             let mut chunks = frame(seq as u64, count * 100, 100);
             chunks[0].bad_header = lot == Lot::BadHeader;
-            // The sender gives up some in the middle.
+            // The sender abandons some frames in the middle.
             for chunk in chunks.iter().take(until as usize) {
                 match lot {
                     Lot::TurnedAwayUpTo(index) if chunk.index < index => {

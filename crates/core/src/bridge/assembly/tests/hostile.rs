@@ -1,4 +1,4 @@
-//! Chunks that are dropped, repeated, reordered and lied about, by the million in `make test-long`.
+//! Property tests with dropped, repeated, reordered and forged chunks; millions of them in `make test-long`.
 
 use proptest::prelude::*;
 
@@ -37,8 +37,8 @@ fn trick() -> impl Strategy<Value = Trick> {
     ]
 }
 
-/// A copy of a chunk with a lie in it goes beside the true one. Its bytes are those of the place and the frame that
-/// it claims: without a checksum nothing can tell other bytes.
+/// A forged copy of a chunk is added beside the true one. Its bytes are those of the position and frame that
+/// it claims, because without a checksum other bytes cannot be detected.
 fn lie(chunks: &mut Vec<(Owned, u64)>, at: usize, change: impl FnOnce(&mut Owned)) {
     let at = at % chunks.len();
     let mut copy = chunks[at].clone();
@@ -76,8 +76,8 @@ fn play(chunks: &mut Vec<(Owned, u64)>, trick: Trick) {
     }
 }
 
-/// Right behind the true one comes another with a byte changed; never instead of it, since without a checksum
-/// nothing could tell.
+/// A copy with a changed byte is added right behind the true chunk, never in place of it, because without a
+/// checksum it could not be detected.
 fn flip(chunks: &mut Vec<(Owned, u64)>, tricks: &[Trick]) {
     let n = chunks.len();
     let mut places: Vec<_> = tricks
@@ -87,7 +87,8 @@ fn flip(chunks: &mut Vec<(Owned, u64)>, tricks: &[Trick]) {
     places.sort_unstable();
     places.dedup();
     for at in places.into_iter().rev() {
-        // At once: were a rival to time out in between, the true one might be refused and this one not.
+        // At the same time: if a rival timed out in between, the true chunk might be refused and this one
+        // accepted.
         let mut copy = (chunks[at].0.clone(), 0);
         if let Some(byte) = copy.0.payload.first_mut() {
             *byte ^= 1;
@@ -110,8 +111,8 @@ proptest! {
         tricks in proptest::collection::vec(trick(), 0..24),
     ) {
         let mut bench = Bench::new();
-        let whole = frames.iter().enumerate().flat_map(|(seq, (length, slice))| frame(seq as u64, *length, *slice));
-        let mut chunks: Vec<_> = whole.map(|c| (c, 0)).collect();
+        let all_chunks = frames.iter().enumerate().flat_map(|(seq, (length, slice))| frame(seq as u64, *length, *slice));
+        let mut chunks: Vec<_> = all_chunks.map(|c| (c, 0)).collect();
         let (untouched, n) = (tricks.is_empty(), frames.len() as u64);
         tricks.iter().for_each(|t| play(&mut chunks, t.clone()));
         flip(&mut chunks, &tricks);
