@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorpool.top.app import without
-from tests.unit.top.scene import system
+from tests.unit.top.snapshots import system
 
 
 def test_a_reader_of_its_own_is_not_shown() -> None:

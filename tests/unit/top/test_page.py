@@ -15,7 +15,7 @@ from tensorpool.top import keyboard
 from tensorpool.top.draw import draw
 from tensorpool.top.page import PageState
 from tensorpool.top.tables import lay_out
-from tests.unit.top.scene import consumer, stream, system
+from tests.unit.top.snapshots import consumer, stream, system
 
 ALL_KEYS = [
     keyboard.UP,
