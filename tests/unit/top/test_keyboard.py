@@ -1,4 +1,4 @@
-"""What a keyboard sends."""
+"""Bytes of a terminal as keys."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_bytes_become_keys(sent: bytes, keys: list[str]) -> None:
 
 @settings(deadline=None)
 @given(st.sampled_from(CASES), st.data())
-def test_a_slow_line_that_sends_pieces_changes_nothing(
+def test_sequences_that_arrive_in_parts_give_the_same_keys(
     case: tuple[bytes, list[str]], data: st.DataObject
 ) -> None:
     sent, keys = case
@@ -49,7 +49,7 @@ def test_a_slow_line_that_sends_pieces_changes_nothing(
     assert not decoder.is_waiting
 
 
-def test_a_lone_escape_is_a_key_when_nothing_follows() -> None:
+def test_lone_escape_is_a_key_when_nothing_follows() -> None:
     decoder = KeyDecoder()
     assert decoder.feed(b"\x1b") == []
     assert decoder.is_waiting
@@ -61,7 +61,7 @@ def test_a_lone_escape_is_a_key_when_nothing_follows() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=8))
-def test_whatever_is_sent_is_read_within_bounds(parts: list[bytes]) -> None:
+def test_any_bytes_are_decoded_within_bounds(parts: list[bytes]) -> None:
     decoder = KeyDecoder()
     for part in parts:
         for key in decoder.feed(part):

@@ -1,4 +1,4 @@
-"""A frame in a few characters."""
+"""Previews of frames as characters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorpool.preview import NotAnImage
 from tensorpool.top.preview import half_blocks, letters, shrink
 
 
-def test_a_picture_keeps_its_shape_and_its_colours() -> None:
+def test_preview_keeps_proportions_and_colours() -> None:
     image = np.zeros((240, 320, 3), np.uint8)
     image[:, :160, 0] = 255
     image[:, 160:, 2] = 255
@@ -22,7 +22,7 @@ def test_a_picture_keeps_its_shape_and_its_colours() -> None:
     assert small[-1, -1].tolist() == [0, 0, 255]
 
 
-def test_planes_and_other_kinds_of_numbers_are_shown_too() -> None:
+def test_planar_images_and_floats_are_shown() -> None:
     planar = np.zeros((3, 40, 40), np.uint8)
     planar[1] = 200
     assert shrink(planar, 8, 8)[3, 3].tolist() == [0, 200, 0]
@@ -31,12 +31,12 @@ def test_planes_and_other_kinds_of_numbers_are_shown_too() -> None:
     assert ramp[-1].min() > 225
 
 
-def test_what_has_no_rows_is_no_picture() -> None:
+def test_array_of_one_dimension_is_not_an_image() -> None:
     with pytest.raises(NotAnImage):
         shrink(np.arange(10), 8, 8)
 
 
-def test_half_a_block_is_a_pixel() -> None:
+def test_half_block_shows_two_pixels() -> None:
     pixels = np.array([[[255, 0, 0]], [[0, 0, 255]], [[0, 255, 0]]], np.uint8)
     first, second = half_blocks(pixels)
     style = first.spans[0].style
@@ -48,7 +48,7 @@ def test_half_a_block_is_a_pixel() -> None:
     assert second.plain == "▀"
 
 
-def test_without_colours_the_bright_is_dense() -> None:
+def test_letters_are_denser_for_brighter_pixels() -> None:
     pixels = np.zeros((4, 6, 3), np.uint8)
     pixels[:, 3:] = 255
     assert [line.plain for line in letters(pixels)] == ["   @@@", "   @@@"]
@@ -63,7 +63,7 @@ def test_without_colours_the_bright_is_dense() -> None:
     st.integers(1, 40),
     st.integers(1, 30),
 )
-def test_any_array_fits_any_place(array: np.ndarray, width: int, height: int) -> None:
+def test_any_array_fits_any_size(array: np.ndarray, width: int, height: int) -> None:
     with np.errstate(all="ignore"):
         small = shrink(array, width, height)
     assert small.shape[0] <= height

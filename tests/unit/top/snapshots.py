@@ -1,4 +1,4 @@
-"""A system that never was: snapshots as tests want them."""
+"""Sample snapshots of a system that has one of everything."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def latency(p99_ms: float) -> LatencyView:
 def consumer(
     stream_id: int, number: int, dropped: Mapping[str, int] | None = None, **more: Any
 ) -> ConsumerView:
-    found = dict(dropped or {})
+    counts = dict(dropped or {})
     values: dict[str, Any] = {
         "epoch": 7,
         "last_seq": 990,
         "mode": "stream",
         "report_age_ns": 300_000_000,
         "rate_hz": 29.9,
-        "drops_gap": found.get("gap", 0),
-        "drops_late": found.get("late", 0),
-        "dropped": found,
-        "dropped_per_s": float(bool(found)) * 2.5,
+        "drops_gap": counts.get("gap", 0),
+        "drops_late": counts.get("late", 0),
+        "dropped": counts,
+        "dropped_per_s": float(bool(counts)) * 2.5,
         "backlog": 3,
         "received": 900,
         "span": 990,
@@ -73,12 +73,12 @@ def producer(number: int = 77, **more: Any) -> ProducerView:
 
 
 def stream(stream_id: int, name: str = "", **more: Any) -> StreamView:
-    found: tuple[ConsumerView, ...] = more.pop("consumers", ())
+    consumers: tuple[ConsumerView, ...] = more.pop("consumers", ())
     dropped: dict[str, int] = {}
-    for one in found:
-        for reason, n in one.dropped.items():
+    for reader in consumers:
+        for reason, n in reader.dropped.items():
             dropped[reason] = dropped.get(reason, 0) + n
-    told = [one.latency for one in found if one.latency is not None]
+    latencies = [reader.latency for reader in consumers if reader.latency is not None]
     values: dict[str, Any] = {
         "summary": "",
         "tags": (),
@@ -94,15 +94,15 @@ def stream(stream_id: int, name: str = "", **more: Any) -> StreamView:
         "activity_age_ns": 200_000_000,
         "producer": producer(),
         "dropped": dropped,
-        "latency": max(told, key=lambda one: one.p99_ns, default=None),
+        "latency": max(latencies, key=lambda latency: latency.p99_ns, default=None),
         "sources": (),
         "feeds": (),
     }
-    return StreamView(stream_id=stream_id, name=name, consumers=found, **(values | more))
+    return StreamView(stream_id=stream_id, name=name, consumers=consumers, **(values | more))
 
 
 def system() -> Snapshot:
-    """Everything once: cameras, a detector behind them, a stream that is stale, a bridge, a recorder."""
+    """A complete system: cameras, a detector that reads them, a stale stream, a bridge, a recorder."""
     streams = (
         stream(
             10000,
@@ -181,7 +181,7 @@ def system() -> Snapshot:
         collisions=(CollisionView("consumer", 10000, 502, 3, 1_000_000),),
         notices=(
             NoticeView(5_000_000_000, "epoch", 10000, "epoch 7"),
-            NoticeView(1_000_000_000, "consumer", 10000, "consumer 502 came"),
+            NoticeView(1_000_000_000, "consumer", 10000, "consumer 502 started"),
         ),
         unheard={"malformed": 3},
         ledger=LedgerView(

@@ -1,4 +1,4 @@
-"""Columns that fit."""
+"""The layout of columns in a given width."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ COLUMNS: list[Column[tuple[str, str, int]]] = [
     Column("name", lambda row: row[0], lambda row: row[0], elastic=6, weight=1),
     Column("n", lambda row: Cell(f"{row[2]:,}", "red"), lambda row: row[2], right=True, weight=2),
     Column("why", lambda row: row[1], lambda row: row[1], elastic=6, weight=3),
-    Column("extra", lambda row: "luxury", lambda row: None, weight=9),
+    Column("extra", lambda row: "optional", lambda row: None, weight=9),
 ]
 WIDE = ("a name that is long", "late 12, gap 4", 1234)
 
 
 def shown(width: int, *rows: tuple[str, str, int]) -> list[str]:
-    places, widths, cells = lay_out(COLUMNS, rows, width)
-    rights = [COLUMNS[place].right for place in places]
-    head = [Cell(COLUMNS[place].title) for place in places]
+    indices, widths, cells = lay_out(COLUMNS, rows, width)
+    rights = [COLUMNS[index].right for index in indices]
+    head = [Cell(COLUMNS[index].title) for index in indices]
     return [line_of(line, widths, rights, width).plain for line in (head, *cells)]
 
 
-def test_everything_is_there_when_there_is_room() -> None:
+def test_all_columns_are_shown_when_there_is_room() -> None:
     head, row = shown(80, WIDE)
     assert head.split() == ["id", "name", "n", "why", "extra"]
-    assert row.rstrip() == "1234  a name that is long  1,234  late 12, gap 4  luxury"
+    assert row.rstrip() == "1234  a name that is long  1,234  late 12, gap 4  optional"
 
 
-def test_luxuries_go_before_anything_is_cut() -> None:
+def test_optional_columns_are_omitted_before_any_is_cut() -> None:
     head, row = shown(50, WIDE)
     assert head.split() == ["id", "name", "n", "why"]
     assert "a name that is long" in row
 
 
-def test_the_widest_is_cut_before_a_column_goes() -> None:
+def test_widest_column_is_cut_before_one_is_omitted() -> None:
     head, row = shown(40, WIDE)
     assert head.split() == ["id", "name", "n", "why"]
     assert "…" in row
     assert "1,234" in row
 
 
-def test_what_matters_least_goes_first() -> None:
+def test_columns_are_omitted_by_weight() -> None:
     assert shown(26, WIDE)[0].split() == ["id", "name", "n"]
     assert shown(12, WIDE)[0].split() == ["id", "name"]
     assert shown(5, WIDE)[0].split() == ["id"]
@@ -60,11 +60,11 @@ def test_every_line_is_exactly_as_wide_as_the_screen(rows: list[tuple[str, str, 
         assert line.isprintable()
 
 
-def test_a_name_cannot_steer_the_terminal() -> None:
+def test_names_cannot_control_the_terminal() -> None:
     assert clean("a\x1b[2Jb\nc") == "a·[2Jb·c"
     assert clean("\u202eabc") == "·abc"
 
 
-def test_wide_characters_are_cut_at_their_edge() -> None:
+def test_wide_characters_are_cut_between_characters() -> None:
     assert cell_len(fit("日本語カメラ", 7)) == 7
     assert fit("abc", 5, right=True) == "  abc"
