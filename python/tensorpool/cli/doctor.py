@@ -14,8 +14,8 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from ..shm import parse_size
-from .output import BAD, DIM, GOOD, WARN, columns, console, format_bytes, size_text
+from ..units import parse_size
+from .output import BAD, DIM, GOOD, WARN, columns, console, format_bytes, size_literal
 from .params import CommandGroup
 
 if TYPE_CHECKING:
@@ -102,10 +102,10 @@ def _config(found: Sizing) -> str:
         "[[driver.streams]]",
         "stream_id = 10000",
         f"nslots = {found.nslots}",
-        f'pools = ["{size_text(found.stride_bytes)}"]',
+        f'pools = ["{size_literal(found.stride_bytes)}"]',
     ]
     if found.names_term:
-        lines += ["", "[aeron]", f'descriptor_term = "{size_text(found.descriptor_term_bytes)}"']
+        lines += ["", "[aeron]", f'descriptor_term = "{size_literal(found.descriptor_term_bytes)}"']
     return "\n".join(lines) + "\n"
 
 

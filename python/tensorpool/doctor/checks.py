@@ -45,10 +45,3 @@ def worst(checks: list[Check]) -> Status:
     """Fail beats warn beats ok."""
     found = {one.status for one in checks}
     return next((status for status in (Status.FAIL, Status.WARN) if status in found), Status.OK)
-
-
-def megabytes(size: float) -> str:
-    """`64 MiB`, `1.5 GiB`."""
-    if size >= 1 << 30:
-        return f"{size / (1 << 30):.1f} GiB"
-    return f"{size / (1 << 20):.0f} MiB" if size >= 1 << 20 else f"{size / 1024:.0f} KiB"

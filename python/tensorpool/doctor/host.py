@@ -24,7 +24,8 @@ from .. import _native
 from ..shm.epoch_files import user_name
 from ..shm.inspect import user_of
 from ..state_dir import state_path
-from .checks import Check, fail, megabytes, ok, warn
+from ..units import format_capacity
+from .checks import Check, fail, ok, warn
 from .memory import ONE_STREAM_BYTES
 
 _FEW_FILES: Final = 256
@@ -38,7 +39,7 @@ def check_memlock(limit: int, *, wanted: bool) -> Check:
     name = "locked memory"
     if limit == resource.RLIM_INFINITY:
         return ok(name, "unlimited")
-    found = f"{megabytes(limit)} a process"
+    found = f"{format_capacity(limit)} a process"
     if not wanted:
         return ok(name, f"{found}; the configuration locks none")
     remedy = "LimitMEMLOCK=infinity in the systemd unit, or memlock in /etc/security/limits.conf"

@@ -12,7 +12,8 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..sbe import MAGIC
 from ..shm.epoch_files import HEADER_RING, Mount, is_alive, mount_of, mounts, user_name
 from ..shm.inspect import STALE_NS, read_superblock
-from .checks import Check, fail, megabytes, ok, warn
+from ..units import format_capacity
+from .checks import Check, fail, ok, warn
 
 # A stream that nobody has described: 8 slots of 64 KiB, 1 MiB and 4 MiB.
 ONE_STREAM_BYTES: Final = 8 * ((64 << 10) + (1 << 20) + (4 << 20)) + (8 << 10)
@@ -37,7 +38,9 @@ def check_space(base: Path, space: Space, mount: Mount | None) -> Check:
     """Size and kind of the filesystem that regions are made on."""
     name = "shared memory"
     kind = "an unknown filesystem" if mount is None else mount.kind
-    found = f"{base} on {kind}: {megabytes(space.free_bytes)} free of {megabytes(space.total_bytes)}"
+    found = (
+        f"{base} on {kind}: {format_capacity(space.free_bytes)} free of {format_capacity(space.total_bytes)}"
+    )
     if mount is not None and "ro" in mount.options:
         return fail(
             name, f"{found}, read-only", "No region can be made.", f"Remount {mount.point} read-write."
@@ -46,7 +49,7 @@ def check_space(base: Path, space: Space, mount: Mount | None) -> Check:
         return fail(
             name,
             found,
-            f"Not even one stream of the default layout ({megabytes(ONE_STREAM_BYTES)}) fits.",
+            f"Not even one stream of the default layout ({format_capacity(ONE_STREAM_BYTES)}) fits.",
             _enlarge(base, mount),
         )
     if mount is not None and mount.kind not in _IN_MEMORY:
@@ -122,11 +125,11 @@ def find_leftovers(base: Path, *, clock: Clock = SYSTEM_CLOCK) -> list[Leftover]
     found = []
     for header in base.glob(f"tensorpool-{user_name()}/*/*/*/{HEADER_RING}"):
         head = read_superblock(header)
-        if head is None or head["magic"] != MAGIC:
+        if head is None or head.magic != MAGIC:
             continue
-        age = clock.monotonic_ns() - head["activity_timestamp_ns"]
-        if not 0 <= age <= STALE_NS and not is_alive(head["pid"]):
-            found.append(Leftover(header.parent, head["pid"], _size(header.parent)))
+        age = clock.monotonic_ns() - head.activity_timestamp_ns
+        if not 0 <= age <= STALE_NS and not is_alive(head.pid):
+            found.append(Leftover(header.parent, head.pid, _size(header.parent)))
     return found
 
 
@@ -149,7 +152,7 @@ def check_leftovers(found: list[Leftover]) -> Check:
     some = ", ".join(str(one.directory) for one in found[:3]) + (", …" if len(found) > 3 else "")
     return warn(
         name,
-        f"{len(found)} {words} of dead processes, {megabytes(total)}: {some}",
+        f"{len(found)} {words} of dead processes, {format_capacity(total)}: {some}",
         "They take memory until the next owner of the stream removes them.",
         "Start the stream's producer or driver again, or remove the directories.",
     )

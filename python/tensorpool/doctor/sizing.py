@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from ..transport.channels import DEFAULT_DESCRIPTOR_TERM_BYTES, MAX_TERM_BYTES
-from .checks import Check, fail, megabytes, ok, warn
+from ..units import format_capacity
+from .checks import Check, fail, ok, warn
 from .memory import Space
 
 SAFETY: Final = 2.0
@@ -196,10 +197,10 @@ def _pages(size: int) -> int:
 def check_fit(sizing: Sizing, base: Path, space: Space, available_bytes: int | None) -> Check:
     """Whether there is that much shared memory, and memory behind it (`available_bytes`, None: unknown)."""
     name = "room"
-    found = f"{base}: {megabytes(space.free_bytes)} free of {megabytes(space.total_bytes)}"
+    found = f"{base}: {format_capacity(space.free_bytes)} free of {format_capacity(space.total_bytes)}"
     if available_bytes is not None:
-        found += f"; {megabytes(available_bytes)} of memory available"
-    wanted = megabytes(sizing.total_bytes)
+        found += f"; {format_capacity(available_bytes)} of memory available"
+    wanted = format_capacity(sizing.total_bytes)
     taken_bytes = space.total_bytes - space.free_bytes
     if sizing.total_bytes > space.free_bytes:
         return fail(

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tensorpool.metrics import Family, Limits, collect
 from tensorpool.metrics.collect import CATALOGUE
-from tensorpool.metrics.reference import page
 from tensorpool.monitor.snapshot import Snapshot
 from tests.unit.top.scene import consumer, stream, system
 
@@ -71,8 +70,3 @@ def test_labels_are_bounded_and_what_is_left_out_is_counted() -> None:
     assert dropped["1", "0", "other"] == 28
     assert len(dropped) == 12 * 33
     assert found["tensorpool_streams"]["live",] == 50
-
-
-def test_the_reference_page_is_what_the_code_says() -> None:
-    written = (ROOT / "docs" / "reference" / "metrics.md").read_text("utf-8")
-    assert written == page(), "run: python -m tensorpool.metrics.reference > docs/reference/metrics.md"

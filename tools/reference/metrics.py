@@ -1,20 +1,19 @@
-"""Writes the reference page of all metrics from the code.
-
-python -m tensorpool.metrics.reference > docs/reference/metrics.md
-"""
+"""The reference page of all metrics, from the code."""
 
 from __future__ import annotations
 
-from .collect import DEFAULT_LIMITS, GROUPS
-from .exposition import LONGEST_LABEL
-from .otel import otel_name
-from .server import Address
+from typing import Final
 
-_OPENING = f"""\
+from tensorpool.metrics.collect import DEFAULT_LIMITS, GROUPS
+from tensorpool.metrics.exposition import LONGEST_LABEL
+from tensorpool.metrics.otel import otel_name
+from tensorpool.metrics.server import Address
+
+_OPENING: Final = f"""\
 # Metrics
 
 Everything that the endpoint tells. This page is made from the code by
-`python -m tensorpool.metrics.reference`; a test keeps it up to date.
+`python -m tools.reference`; a test keeps it up to date.
 [Watch a system](../how-to/watch-a-system.md) says how to set it up.
 
 | | |
@@ -38,19 +37,16 @@ OpenTelemetry (`metrics.otlp`, with the extra `otel`) gets the same figures by t
 """
 
 
-def page() -> str:
+def render() -> str:
+    """The text of the page."""
     parts = [_OPENING]
     for title, metrics in GROUPS.items():
         parts.append(f"## {title}\n")
         parts.append("| metric | kind | labels | | OpenTelemetry |\n|---|---|---|---|---|")
-        for one in metrics:
-            name, unit = otel_name(one)
-            labels = ", ".join(f"`{label}`" for label in one.labels)
-            other = f"`{name}`" + ("" if unit == "1" else f", {unit}")
-            parts.append(f"| `{one.name}` | {one.kind} | {labels} | {one.doc} | {other} |")
+        for metric in metrics:
+            name, unit = otel_name(metric)
+            labels = ", ".join(f"`{label}`" for label in metric.labels)
+            otel = f"`{name}`" + ("" if unit == "1" else f", {unit}")
+            parts.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.doc} | {otel} |")
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
-
-
-if __name__ == "__main__":
-    print(page(), end="")
