@@ -22,7 +22,7 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 from .. import _native
-from ..attributes.dtypes import CARRIED, DTYPE_KEY, Extension, extension, name_of
+from ..attributes.dtypes import CARRIERS, DTYPE_KEY, Extension, extension, name_of
 from ..attributes.metadata import BLOBS_KEY, TAGS_KEY, attribute
 from ..errors import ClosedError, UnsupportedDtype
 from ..sbe import Attribute, DataSourceAnnounce, DataSourceMeta
@@ -77,9 +77,9 @@ class SourceDescription:
     def _set_dtype(self, name: str) -> None:
         found = extension(name)
         if found is None:
-            why = "needs the package ml_dtypes" if name in CARRIED else "has no place in the registry"
+            why = "needs the package ml_dtypes" if name in CARRIERS else "has no place in the registry"
             raise UnsupportedDtype(
-                f"element type {name} {why}; carried by metadata are {', '.join(CARRIED)}", dtype=name
+                f"element type {name} {why}; carried by metadata are {', '.join(CARRIERS)}", dtype=name
             )
         self.extension, self._dtype = found, [attribute(DTYPE_KEY, name)]
 

@@ -9,7 +9,7 @@ from typing import Self
 from .. import _native
 from ..shm import EpochFiles, create_epoch, remove_leftovers
 from ..shm.epoch_files import stream_dir
-from ..shm.ownership import epoch_mark, lock_stream, stream_state
+from ..shm.ownership import PoolSpec, epoch_mark, lock_stream, stream_state
 from .options import PerConsumerStreams
 from .producer import Producer
 
@@ -29,7 +29,7 @@ class StandaloneProducer(Producer):
         base: Path,
         namespace: str,
         nslots: int,
-        pools: list[tuple[int, int]],
+        pools: list[PoolSpec],
         descriptor_channel: str,
         descriptor_stream_id: int,
         announce_period_ns: int,

@@ -275,7 +275,7 @@ class Storage:
             self._own(stream_id)
             self._directories.make(stream_id, plan.access)
             epoch = epoch_mark(self._marks, stream_id).next()
-            directory, header_uri, pools = _native.create_epoch(
+            created = _native.create_epoch(
                 base=self._base,
                 user=user_name(),
                 namespace=self._place,
@@ -289,7 +289,7 @@ class Storage:
                 file_mode=plan.access.file_mode,
                 group=group_id(plan.access),
             )
-            made = EpochFiles(Path(directory), epoch, plan.layout.nslots, header_uri, pools)
+            made = EpochFiles.from_native(created, epoch, plan.layout.nslots)
             self._held.setdefault(stream_id, set()).add(made.directory)
             _give_to(owner_id(plan.access), made.directory)
         except Exception as error:
@@ -307,21 +307,21 @@ class Storage:
             epoch = epoch_mark(self._marks, stream_id).next()
             # Known under both names, until it is known which one it has.
             held.add(files.directory.with_name(str(epoch)))
-            directory, header_uri, pools = _native.assign_epoch(
+            assigned = _native.assign_epoch(
                 files.directory,
                 epoch=epoch,
                 stream_id=stream_id,
                 nslots=layout.nslots,
-                pools=[(pool_id, stride) for pool_id, stride, _ in files.pools],
+                pools=[(pool.pool_id, pool.stride_bytes) for pool in files.pools],
                 require_hugepages=plan.hugepages,
             )
             held.discard(files.directory)
         except Exception as error:
-            for directory in [one for one in held if int(one.name) >= files.epoch]:
-                self._unlink(stream_id, Path(directory))
+            for directory in [path for path in held if int(path.name) >= files.epoch]:
+                self._unlink(stream_id, directory)
             self._disown_if_empty(stream_id)
             return FilesFailed(stream_id, _refusal(error))
-        return FilesReady(stream_id, EpochFiles(Path(directory), epoch, layout.nslots, header_uri, pools))
+        return FilesReady(stream_id, EpochFiles.from_native(assigned, epoch, layout.nslots))
 
     def _remove(self, job: RemoveFiles) -> FileResult:
         self._unlink(job.stream_id, job.directory)

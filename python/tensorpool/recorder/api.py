@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from ..runtime.config.units import parse_duration, parse_size
+from ..units import parse_duration, parse_size
 from .config import RecorderSettings
 
 if TYPE_CHECKING:

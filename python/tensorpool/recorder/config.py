@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ..runtime.config import DurationNs, SizeBytes, parse_duration, setting, settings
-from ..runtime.config.units import parse_size
+from ..units import parse_size
 
 MAX_STREAM_ID: Final = 0xFFFF_FFFE
 _SMALLEST_BUFFER: Final = 1 << 20

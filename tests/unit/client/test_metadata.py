@@ -158,13 +158,13 @@ def test_only_types_that_we_name_are_believed() -> None:
 
 
 def test_every_carried_type_has_a_carrier_of_its_size() -> None:
-    for name, carried in dtypes.CARRIED.items():
+    for name, carried in dtypes.CARRIERS.items():
         found = dtypes.extension(name)
         if found is None:
             assert name.startswith(("bfloat", "float8")), "only ml_dtypes may be missing"
             continue
         carrier, dtype, pair = found
-        assert carrier == carried.carrier
+        assert carrier == carried.name
         assert dtype.itemsize == np.dtype(carrier).itemsize * (2 if pair else 1)
         assert dtypes.name_of(dtype) == name
 

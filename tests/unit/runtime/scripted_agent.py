@@ -1,4 +1,4 @@
-"""An agent that does as it is told."""
+"""An agent whose duty cycles follow a script."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tensorpool.clock import ManualClock
 from tensorpool.runtime import AgentFinished, Runner
 
 
-class Scripted:
-    """Does what each entry of its script says: a number is work, an exception is raised, a call is made."""
+class ScriptedAgent:
+    """Runs one entry of its script per duty cycle: a number to return, an exception or a function."""
 
     def __init__(self, *script: Any, name: str = "scripted", log: list[str] | None = None) -> None:
         self.name = name
@@ -21,7 +21,7 @@ class Scripted:
 
     def do_work(self) -> int:
         step = self._script.pop(0) if self._script else AgentFinished()
-        self.log.append(f"{self.name} turn")
+        self.log.append(f"{self.name} cycle")
         if isinstance(step, BaseException):
             raise step
         if isinstance(step, int):

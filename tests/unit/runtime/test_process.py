@@ -1,4 +1,4 @@
-"""How the outside learns that a role is up."""
+"""Readiness of a role: the ready file and systemd notifications."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensorpool.runtime import Readiness
 
 @pytest.fixture(params=["path", "abstract"])
 def listener(request, tmp_path):
-    """A socket as systemd has one, and its name as NOTIFY_SOCKET has it."""
+    """The value of NOTIFY_SOCKET, and a function that returns the received messages."""
     name = str(tmp_path / "notify") if request.param == "path" else f"@tensorpool-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
         server.bind("\0" + name[1:] if name.startswith("@") else name)
@@ -25,15 +25,15 @@ def listener(request, tmp_path):
 
 
 def received(server: socket.socket) -> list[str]:
-    found = []
+    messages = []
     while True:
         try:
-            found.append(server.recv(4096).decode())
+            messages.append(server.recv(4096).decode())
         except BlockingIOError:
-            return found
+            return messages
 
 
-def test_the_file_holds_the_process_id_while_the_role_is_ready(tmp_path):
+def test_ready_file_has_the_process_id_until_stop(tmp_path):
     path = tmp_path / "ready"
     readiness = Readiness(path, environ={})
     readiness.starting()
@@ -45,7 +45,7 @@ def test_the_file_holds_the_process_id_while_the_role_is_ready(tmp_path):
     assert not path.exists()
 
 
-def test_what_a_dead_one_left_goes_at_the_start(tmp_path):
+def test_ready_file_of_a_dead_process_is_removed(tmp_path):
     path = tmp_path / "ready"
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
@@ -55,7 +55,7 @@ def test_what_a_dead_one_left_goes_at_the_start(tmp_path):
         assert not path.exists(), left
 
 
-def test_the_file_of_a_living_one_is_left_alone(tmp_path):
+def test_ready_file_of_a_live_process_is_kept(tmp_path):
     path = tmp_path / "ready"
     path.write_text(f"{os.getppid()}\n")
     second = Readiness(path, environ={})
@@ -64,7 +64,7 @@ def test_the_file_of_a_living_one_is_left_alone(tmp_path):
     assert path.read_text() == f"{os.getppid()}\n"
 
 
-def test_a_file_taken_over_by_another_is_not_removed(tmp_path):
+def test_ready_file_replaced_by_another_process_is_kept(tmp_path):
     path = tmp_path / "ready"
     readiness = Readiness(path, environ={})
     readiness.ready()
@@ -73,12 +73,12 @@ def test_a_file_taken_over_by_another_is_not_removed(tmp_path):
     assert path.exists()
 
 
-def test_a_missing_directory_is_told_before_the_role_starts(tmp_path):
+def test_missing_directory_of_the_ready_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="there is no directory"):
         Readiness(tmp_path / "none" / "ready", environ={}).starting()
 
 
-def test_a_file_that_cannot_be_written_is_logged_and_leaves_nothing(tmp_path, caplog):
+def test_failed_write_of_the_ready_file_is_logged(tmp_path, caplog):
     path = tmp_path / "ready"
     path.mkdir()
     Readiness(path, environ={}).ready()
@@ -86,7 +86,7 @@ def test_a_file_that_cannot_be_written_is_logged_and_leaves_nothing(tmp_path, ca
     assert set(os.listdir(tmp_path)) == {"ready", "state"}
 
 
-def test_systemd_hears_of_ready_reload_and_stop(listener):
+def test_readiness_notifies_systemd_of_every_state(listener):
     name, messages = listener
     readiness = Readiness(clock=ManualClock(monotonic_ns=5_000_000), environ={"NOTIFY_SOCKET": name})
     readiness.starting()
@@ -101,28 +101,28 @@ def test_systemd_hears_of_ready_reload_and_stop(listener):
     assert messages() == ["STOPPING=1"]
 
 
-def test_the_watchdog_is_fed_at_twice_its_pace(listener):
+def test_watchdog_is_notified_twice_per_period(listener):
     name, messages = listener
     clock = ManualClock()
     readiness = Readiness(clock=clock, environ={"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1000000"})
-    heard = []
+    sent = []
     for _ in range(100):
         readiness.alive()
-        heard.append(messages())
+        sent.append(messages())
         clock.advance(0.1)
-    # Every half second of the ten.
-    assert heard == [["WATCHDOG=1"], [], [], [], []] * 20
+    # Once every half second for ten seconds.
+    assert sent == [["WATCHDOG=1"], [], [], [], []] * 20
 
 
 @pytest.mark.parametrize(
     "environ", [{}, {"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "x"}]
 )
-def test_a_watchdog_that_is_not_ours_is_not_fed(listener, environ):
+def test_watchdog_of_another_process_is_not_notified(listener, environ):
     name, messages = listener
     Readiness(environ={"NOTIFY_SOCKET": name, **environ}).alive()
     assert messages() == []
 
 
-def test_nobody_listening_ends_nothing(tmp_path, caplog):
+def test_missing_notify_socket_is_only_logged(tmp_path, caplog):
     Readiness(environ={"NOTIFY_SOCKET": str(tmp_path / "gone")}).ready()
     assert "cannot notify" in caplog.text

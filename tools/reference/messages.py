@@ -1,20 +1,26 @@
-"""Writes the reference page of every message from the schema files.
-
-python -m tensorpool.sbe.reference > docs/reference/messages.md
-"""
+"""The reference page of all messages, from the schema files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from .layout import BlockLayout, DataLayout, EnumLayout, FieldLayout, MessageLayout, SchemaLayout, schemas
-from .message import CLASSES
+from tensorpool.sbe.layout import (
+    BlockLayout,
+    DataLayout,
+    EnumLayout,
+    FieldLayout,
+    MessageLayout,
+    SchemaLayout,
+    schemas,
+)
+from tensorpool.sbe.message import CLASSES
 
-_OPENING = """\
+_OPENING: Final = """\
 # Messages
 
 Every message of every protocol. This page is made from `schemas/*.xml` by
-`python -m tensorpool.sbe.reference`; a test keeps it up to date.
+`python -m tools.reference`; a test keeps it up to date.
 
 All numbers are little-endian and packed: a field starts where the one before it ends. A message that
 travels begins with 8 bytes, four unsigned 16-bit numbers: block length, template id, schema id, version.
@@ -37,6 +43,7 @@ The classes are in `tensorpool.sbe`; field names there are these in snake case.
 
 
 def render() -> str:
+    """The text of the page."""
     parts = [_OPENING]
     for schema in schemas():
         parts.extend(_schema(schema))
@@ -46,7 +53,7 @@ def render() -> str:
 def _schema(schema: SchemaLayout) -> Iterator[str]:
     yield f"## {schema.name}\n"
     yield f"Schema id {schema.schema_id}, version {schema.version}, package `{schema.package}`.\n"
-    for message in sorted(schema.messages.values(), key=lambda one: one.template_id):
+    for message in sorted(schema.messages.values(), key=lambda message: message.template_id):
         yield from _message(message)
     enums = [enum for enum in schema.enums.values() if enum.name != "Bool"]
     if enums:
@@ -118,7 +125,3 @@ def _data(data: DataLayout) -> str:
 def _enum(enum: EnumLayout) -> str:
     members = ", ".join(f"`{name}` {value}" for name, value in enum.members.items())
     return f"- **{enum.name}** ({enum.primitive}): {members}"
-
-
-if __name__ == "__main__":
-    print(render(), end="")

@@ -1,21 +1,20 @@
-"""The reference page of all metrics, generated from the catalogue.
-
-python -m tensorpool.metrics.reference > docs/reference/metrics.md
-"""
+"""The reference page of all metrics, from the code."""
 
 from __future__ import annotations
 
-from .collect import GROUPS, MAX_REASONS
-from .config import DEFAULT_LIMITS
-from .exposition import MAX_LABEL
-from .otel import otel_name
-from .server import Address
+from typing import Final
 
-_OPENING = f"""\
+from tensorpool.metrics.collect import GROUPS, MAX_REASONS
+from tensorpool.metrics.config import DEFAULT_LIMITS
+from tensorpool.metrics.exposition import MAX_LABEL
+from tensorpool.metrics.otel import otel_name
+from tensorpool.metrics.server import Address
+
+_OPENING: Final = f"""\
 # Metrics
 
 All metrics of the endpoint. This page is generated from the code by
-`python -m tensorpool.metrics.reference`; a test keeps it up to date.
+`python -m tools.reference`; a test keeps it up to date.
 [Watch a system](../how-to/monitor-a-system.md) says how to set it up.
 
 | | |
@@ -41,8 +40,8 @@ last column.
 """
 
 
-def page() -> str:
-    """The page as Markdown."""
+def render() -> str:
+    """The text of the page."""
     parts = [_OPENING]
     for title, metrics in GROUPS.items():
         parts.append(f"## {title}\n")
@@ -50,11 +49,7 @@ def page() -> str:
         for metric in metrics:
             name, unit = otel_name(metric)
             labels = ", ".join(f"`{label}`" for label in metric.labels)
-            other = f"`{name}`" + ("" if unit == "1" else f", {unit}")
-            parts.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.doc} | {other} |")
+            otel = f"`{name}`" + ("" if unit == "1" else f", {unit}")
+            parts.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.doc} | {otel} |")
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
-
-
-if __name__ == "__main__":
-    print(page(), end="")

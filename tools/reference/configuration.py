@@ -1,7 +1,4 @@
-"""Writes the reference page of all settings from the code.
-
-python -m tensorpool.runtime.config.reference > docs/reference/configuration.md
-"""
+"""The reference page of all settings, from the code."""
 
 from __future__ import annotations
 
@@ -10,16 +7,18 @@ import pkgutil
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
-from .sources import dotted, variable
-from .spec import ROLES, FieldSpec, TableSpec, spec_of
-from .toml import Path as KeyPath
+import tensorpool
+from tensorpool.runtime.config.sources import dotted, variable
+from tensorpool.runtime.config.spec import ROLES, FieldSpec, TableSpec, spec_of
+from tensorpool.runtime.config.toml import Path as KeyPath
 
-_OPENING = """\
+_OPENING: Final = """\
 # Configuration
 
 Every setting of every role. This page is made from the code by
-`python -m tensorpool.runtime.config.reference`; a test keeps it up to date.
+`python -m tools.reference`; a test keeps it up to date.
 
 A configuration is one TOML file with a table for each role, given by `--config` or by the environment
 variable `TENSORPOOL_CONFIG`. Everything has a default unless the table says *required*.
@@ -51,20 +50,21 @@ array of tables as in TOML (`[{stream_id = 1}]`); text needs no quotes.
 
 
 def import_roles() -> None:
-    """Imports `config.py` of every role of the package, wherever it is: that registers its settings."""
-    root = Path(__file__).parents[2]
+    """Imports `config.py` of every package of tensorpool, which registers its settings."""
+    root = Path(tensorpool.__path__[0])
     importlib.import_module("tensorpool.runtime.role")
-    for found in pkgutil.iter_modules([str(root)]):
-        name = f"tensorpool.{found.name}"
-        if found.ispkg and (root / found.name / "config.py").is_file() and find_spec(f"{name}.config"):
+    for package in pkgutil.iter_modules([str(root)]):
+        name = f"tensorpool.{package.name}"
+        if package.ispkg and (root / package.name / "config.py").is_file() and find_spec(f"{name}.config"):
             importlib.import_module(f"{name}.config")
 
 
 def render() -> str:
+    """The text of the page."""
     import_roles()
     parts = [_OPENING]
     for role, cls in sorted(ROLES.items()):
-        # Roles of programs that are built upon the package have pages of their own.
+        # Other programs may register roles too; these do not belong on this page.
         if cls.__module__.startswith("tensorpool."):
             parts += _table(spec_of(cls), (role,), is_array=False)
     return "\n".join(parts).rstrip() + "\n"
@@ -74,46 +74,43 @@ def _table(table: TableSpec, path: KeyPath, *, is_array: bool) -> Iterator[str]:
     name = dotted(path)
     yield f"{'#' * (len(path) + 1)} `{f'[[{name}]]' if is_array else f'[{name}]'}`\n\n{table.doc}\n"
     yield "| key | kind | default | |\n|---|---|---|---|"
-    for one in table.fields.values():
-        yield f"| `{one.key}` | {_kind(one)} | {_default(one)} | {_remarks(one, (*path, one.key))} |"
+    for field in table.fields.values():
+        remarks = _remarks(field, (*path, field.key))
+        yield f"| `{field.key}` | {_kind(field)} | {_default(field)} | {remarks} |"
     yield ""
-    for one in table.fields.values():
-        if one.nested is not None:
-            yield from _table(one.nested, (*path, one.key), is_array=one.is_array)
+    for field in table.fields.values():
+        if field.nested is not None:
+            yield from _table(field.nested, (*path, field.key), is_array=field.is_array)
 
 
-def _kind(one: FieldSpec) -> str:
-    if one.kind is None:
-        return "array of tables" if one.is_array else "table"
-    if one.kind.choices:
-        shown = ", ".join(f"`{choice}`" for choice in one.kind.choices)
-        return f"list of {shown}" if one.kind.is_list else shown
-    return one.kind.name
+def _kind(field: FieldSpec) -> str:
+    if field.kind is None:
+        return "array of tables" if field.is_array else "table"
+    if field.kind.choices:
+        shown = ", ".join(f"`{choice}`" for choice in field.kind.choices)
+        return f"list of {shown}" if field.kind.is_list else shown
+    return field.kind.name
 
 
-def _default(one: FieldSpec) -> str:
-    if one.is_required:
+def _default(field: FieldSpec) -> str:
+    if field.is_required:
         return "*required*"
-    if one.kind is None or one.default in (None, ()) or one.is_secret:
-        return "none" if one.is_array or one.kind is not None else ""
-    return f"`{one.kind.literal(one.default)}`"
+    if field.kind is None or field.default in (None, ()) or field.is_secret:
+        return "none" if field.is_array or field.kind is not None else ""
+    return f"`{field.kind.literal(field.default)}`"
 
 
-def _remarks(one: FieldSpec, path: KeyPath) -> str:
-    said = [one.doc]
-    if one.kind is not None:
-        bounds = {"at least": one.minimum, "at most": one.maximum}
-        shown = [f"{word} {one.bound(limit)}" for word, limit in bounds.items() if limit is not None]
-        if shown:
-            said.append(f"{', '.join(shown).capitalize()}.")
-    if one.live:
-        said.append("*Live.*")
-    if one.flag:
-        said.append(f"Flag `{one.flag}`.")
-    if one.nested is None or one.is_array:
-        said.append(f"`{variable(path)}`" if len(path) == 2 else "")
-    return " ".join(part for part in said if part).replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    print(render(), end="")
+def _remarks(field: FieldSpec, path: KeyPath) -> str:
+    remarks = [field.doc]
+    if field.kind is not None:
+        bounds = {"at least": field.minimum, "at most": field.maximum}
+        texts = [f"{name} {field.bound(limit)}" for name, limit in bounds.items() if limit is not None]
+        if texts:
+            remarks.append(f"{', '.join(texts).capitalize()}.")
+    if field.live:
+        remarks.append("*Live.*")
+    if field.flag:
+        remarks.append(f"Flag `{field.flag}`.")
+    if field.nested is None or field.is_array:
+        remarks.append(f"`{variable(path)}`" if len(path) == 2 else "")
+    return " ".join(part for part in remarks if part).replace("|", "\\|")
