@@ -18,7 +18,7 @@ from tensorpool import recording
 from tensorpool.client.metadata import SourceDescription
 from tests.e2e.pages import ROOT, blocks, looks_like, steps, substituted
 from tests.integration.replayer.conftest import MS, START_NS
-from tests.integration.replayer.test_descriptions import describe
+from tests.integration.replayer.test_metadata import describe
 
 PAGE = ROOT / "docs" / "how-to" / "record-and-replay.md"
 CAMERA, READ, VIEWER, CONTROLLED = range(4)
