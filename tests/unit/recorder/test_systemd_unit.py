@@ -1,4 +1,4 @@
-"""The systemd unit in `deploy/`: well-formed, and its hardening leaves the recorder what it needs."""
+"""The recorder's systemd unit in `deploy/`: valid, and its hardening permits what the recorder needs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tests.systemd_units import DEPLOY, settings, systemd_warnings
 UNIT = DEPLOY / "tensorpool-recorder.service"
 
 
-def test_systemd_takes_it(tmp_path: Path) -> None:
+def test_unit_is_valid_for_systemd(tmp_path: Path) -> None:
     assert systemd_warnings(UNIT, tmp_path) == []
 
 
-def test_its_command_is_one_that_there_is(tmp_path: Path) -> None:
+def test_unit_starts_an_existing_command(tmp_path: Path) -> None:
     config = tmp_path / "recorder.toml"
     config.write_text('[recorder]\nall = true\nout = "/var/lib/tensorpool-recordings/recording"\n')
     command = shlex.split(settings(UNIT)["ExecStart"])
     assert command[:3] == ["/usr/bin/env", "tensorpool", "record"]
     arguments = [str(config) if part.endswith(".toml") else part for part in command[2:]]
-    done = CliRunner().invoke(cli, [*arguments, "--check"])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(cli, [*arguments, "--check"])
+    assert result.exit_code == 0, result.output
 
 
-def test_it_is_told_when_recording_has_begun_and_may_read_shared_memory() -> None:
-    found = settings(UNIT)
-    assert found["Type"] == "notify"
-    assert found["RemoveIPC"] == "no"
-    assert "PrivateIPC" not in found
-    assert found["User"] != "root"
-    assert found["StateDirectory"] == "tensorpool-recordings"
+def test_unit_notifies_readiness_and_may_read_shared_memory() -> None:
+    unit = settings(UNIT)
+    assert unit["Type"] == "notify"
+    assert unit["RemoveIPC"] == "no"
+    assert "PrivateIPC" not in unit
+    assert unit["User"] != "root"
+    assert unit["StateDirectory"] == "tensorpool-recordings"
