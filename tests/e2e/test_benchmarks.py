@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.driver_growth import QUICK
-from benchmarks.wishes import QUICK as OWN_STREAMS
+from benchmarks.per_consumer import QUICK as OWN_STREAMS
 from tests.remote_process import ROOT
 
 PATIENCE_S = 110
