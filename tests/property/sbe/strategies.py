@@ -1,4 +1,4 @@
-"""Messages to test with, drawn or built from the layouts: no test lists fields by hand."""
+"""Test messages, generated from the layouts or built with extreme values."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ from tensorpool.sbe.layout import (
 
 LONG = os.environ.get("TENSORPOOL_TEST_LONG") == "1"
 HOSTILE = settings(max_examples=10_000 if LONG else 50, deadline=None)
-WELL_MEANT = settings(max_examples=2_000 if LONG else 50, deadline=None)
+VALID = settings(max_examples=2_000 if LONG else 50, deadline=None)
 TIMEOUT_SECONDS = 1800 if LONG else 120
 
 KINDS = sorted(message.CLASSES.values(), key=lambda kind: kind.__name__)
 """Every message class."""
 
 LAYOUTS = list(messages())
-"""Every message of every schema file: a class may stand for one in two files."""
+"""Every message of every schema file. A class may serve a message of two files."""
 
 ASCII = "".join(map(chr, range(128)))
 
 
-def kind_of(layout: MessageLayout) -> type[Message]:
-    """The class for a message; what a later revision left as it was has the class of the first one."""
+def class_of(layout: MessageLayout) -> type[Message]:
+    """Class of a message. A message that a later revision did not change has the class of the first."""
     key = (layout.schema, layout.name)
     return message.CLASSES.get(key) or message.CLASSES[layout.schema.removesuffix("-r2"), layout.name]
 
 
-# --- drawn
+# --- generated
 
 
 def messages_of(kind: type[Message]) -> SearchStrategy[Any]:
+    """Strategy of messages of a class."""
     return _blocks(kind, kind.layout())
 
 
@@ -74,16 +75,16 @@ def _values(kind: type, field: FieldLayout) -> SearchStrategy[Any]:
 
 
 def _contents(data: DataLayout) -> SearchStrategy[Any]:
-    most = min(data.max_length, 60)
+    max_size = min(data.max_length, 60)
     if not data.ascii:
-        return st.binary(max_size=most)
+        return st.binary(max_size=max_size)
     if data.bytewise:
-        return st.binary(max_size=most).map(lambda raw: raw.decode("ascii", "surrogateescape"))
-    return st.text(ASCII, max_size=most)
+        return st.binary(max_size=max_size).map(lambda raw: raw.decode("ascii", "surrogateescape"))
+    return st.text(ASCII, max_size=max_size)
 
 
 def limits(field: FieldLayout) -> tuple[int, int]:
-    """The least and the greatest value that is not the null."""
+    """Smallest and largest value other than the null value."""
     low, high = integer_range(field.primitive)
     if field.max_value is not None:
         high = field.max_value
@@ -94,6 +95,7 @@ def limits(field: FieldLayout) -> tuple[int, int]:
 
 
 def members(kind: type, field: FieldLayout) -> list[Any]:
+    """Values of an enum field."""
     enum = value_class(kind, field.python_name)
     return [False, True] if enum is bool else list(enum)
 
@@ -102,21 +104,23 @@ def members(kind: type, field: FieldLayout) -> list[Any]:
 
 
 def smallest(kind: type[Message]) -> Message:
-    """Least values, absent where that can be, nothing in groups and var-data."""
+    """Smallest values, absent optional fields, empty groups and var-data."""
     return _build(kind, kind.layout(), extreme=0, count=0, size=0, absent=True)
 
 
 def absent(kind: type[Message]) -> Message:
-    """Every optional field and all var-data absent, but groups with an entry each."""
+    """Absent optional fields and empty var-data, one entry in each group."""
     return _build(kind, kind.layout(), extreme=1, count=1, size=0, absent=True)
 
 
 def lowest(kind: type[Message]) -> Message:
+    """Smallest values in all fields, one entry in each group."""
     return _build(kind, kind.layout(), extreme=0, count=1, size=1, absent=False)
 
 
 def largest(kind: type[Message], count: int = 3, size: int = 300) -> Message:
-    """Greatest values everywhere, `count` entries a group, `size` bytes in each var-data that allows it."""
+    """Largest values in all fields, `count` entries in each group, `size` bytes in each var-data if
+    allowed."""
     return _build(kind, kind.layout(), extreme=1, count=count, size=size, absent=False)
 
 
@@ -135,8 +139,8 @@ def _build(kind: Any, layout: BlockLayout, *, extreme: int, count: int, size: in
         values[field.python_name] = value
     for group in layout.groups:
         entry = entry_class(kind, (group.python_name,))
-        one = _build(entry, group, extreme=extreme, count=min(count, 3), size=size, absent=absent)
-        values[group.python_name] = (one,) * count
+        built = _build(entry, group, extreme=extreme, count=min(count, 3), size=size, absent=absent)
+        values[group.python_name] = (built,) * count
     for data in layout.data:
         length = min(size, data.max_length)
         values[data.python_name] = ASCII[-1] * length if data.ascii else b"\xff" * length
