@@ -1,6 +1,6 @@
-"""A producer or a consumer on a driver, until it is ended: `python -m benchmarks.driver_actor ROLE PLAN`.
+"""A producer or consumer process on a driver: `python -m benchmarks.driver_client ROLE PLAN`.
 
-Says `ready` when it is attached. Each line on stdin is answered with a line of JSON: how it stands by now.
+Prints `ready` when it is attached, then answers each line on stdin with a line of JSON: its status.
 """
 
 from __future__ import annotations
@@ -19,47 +19,49 @@ import numpy as np
 import tensorpool as tp
 
 from .driver_process import media_driver_dir
-from .plan_text import PlanText
-from .role import obey_the_parent, say
+from .endpoint_process import exit_with_parent, write_line
+from .plan import JsonPlan
 
 STREAM_ID = 20_000
 FRAME_BYTES = 64 << 10
 NSLOTS = 8
 GAP_NS = 50_000_000
-"""Shorter ones are the pauses of a busy machine."""
+"""Shorter gaps come from a busy machine."""
 _SHORT_GAP_NS = 15_000_000
 _WAIT_S = 0.005
-_LOOK_NS = 5_000_000
+_REQUEST_POLL_NS = 5_000_000
 
 clock = time.monotonic_ns
 
 
 @dataclass(frozen=True, slots=True)
-class ActorPlan(PlanText):
+class DriverClientPlan(JsonPlan):
+    """Plan of one client."""
+
     directory: str
     pace_hz: int | None
-    """None: as fast as it goes."""
+    """None: full speed."""
 
 
-class Parent:
-    """Asks now and then; its end is ours."""
+class ParentRequests:
+    """Requests of the parent process. The process exits when the parent closes the pipe."""
 
-    def __init__(self, answer: Callable[[], dict[str, Any]]) -> None:
-        self._answer = answer
-        self._next_look = 0
+    def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
+        self._status = status
+        self._next_poll_ns = 0
 
-    def attend(self, now: int) -> None:
-        """Cheap enough for every frame."""
-        if now < self._next_look:
+    def poll(self, now: int) -> None:
+        """Answers a pending request. Cheap enough to call for every frame."""
+        if now < self._next_poll_ns:
             return
-        self._next_look = now + _LOOK_NS
+        self._next_poll_ns = now + _REQUEST_POLL_NS
         if select.select([sys.stdin], [], [], 0)[0]:
             if not sys.stdin.readline():
                 raise SystemExit(1)
-            say(json.dumps(self._answer()))
+            write_line(json.dumps(self._status()))
 
 
-def _open(plan: ActorPlan) -> tp.Context:
+def _open(plan: DriverClientPlan) -> tp.Context:
     return tp.open(
         "driver",
         aeron_dir=media_driver_dir(plan.directory),
@@ -68,36 +70,38 @@ def _open(plan: ActorPlan) -> tp.Context:
     )
 
 
-def produce(plan: ActorPlan) -> None:
+def produce(plan: DriverClientPlan) -> None:
+    """Offers frames until the process is ended."""
     frame, outcomes = np.zeros(FRAME_BYTES, np.uint8), Counter[str]()
     period = 0 if plan.pace_hz is None else 1_000_000_000 // plan.pace_hz
     with _open(plan) as ctx, ctx.producer(STREAM_ID, pools=[FRAME_BYTES], nslots=NSLOTS) as producer:
-        parent = Parent(lambda: {"outcomes": outcomes})
-        say("ready")
+        parent = ParentRequests(lambda: {"outcomes": outcomes})
+        write_line("ready")
         due = clock()
         while True:
             outcomes[producer.offer(frame).outcome] += 1
             now = clock()
-            parent.attend(now)
+            parent.poll(now)
             if period:
-                # Behind time it does not hurry after: a burst would not be the pace.
+                # A delay is not made up for: a burst would change the pace.
                 due = max(due + period, now)
                 time.sleep((due - now) / 1e9)
 
 
-def consume(plan: ActorPlan) -> None:
+def consume(plan: DriverClientPlan) -> None:
+    """Receives frames until the process is ended, and notes the gaps between them."""
     received, epoch, last = 0, 0, 0
     gaps: list[tuple[int, int]] = []
 
-    def answer() -> dict[str, Any]:
-        # Gaps are told once.
-        told = gaps.copy()
+    def status() -> dict[str, Any]:
+        # Each gap is reported once.
+        new_gaps = gaps.copy()
         gaps.clear()
-        return {"epoch": epoch, "received": received, "gaps": told}
+        return {"epoch": epoch, "received": received, "gaps": new_gaps}
 
     with _open(plan) as ctx, ctx.consumer(STREAM_ID) as consumer:
-        parent = Parent(answer)
-        say("ready")
+        parent = ParentRequests(status)
+        write_line("ready")
         while True:
             frame = consumer.receive_or_none(_WAIT_S)
             now = clock()
@@ -105,13 +109,13 @@ def consume(plan: ActorPlan) -> None:
                 if last and now - last > _SHORT_GAP_NS:
                     gaps.append((last, now))
                 received, epoch, last = received + 1, frame.epoch, now
-            parent.attend(now)
+            parent.poll(now)
 
 
 ROLES = {"producer": produce, "consumer": consume}
 
 
 if __name__ == "__main__":
-    obey_the_parent()
+    exit_with_parent()
     role, text = sys.argv[1:]
-    ROLES[role](ActorPlan.from_json(text))
+    ROLES[role](DriverClientPlan.from_json(text))

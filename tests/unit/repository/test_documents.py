@@ -1,4 +1,4 @@
-"""The pages: what they link to is there, and the commands that they show can be typed."""
+"""The documents: their links have targets, and the commands that they show exist."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from tensorpool.cli import cli
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
-_ENDS = ("|", "||", "&&", "&", ">", ">>", "2>", "\\")
+_SHELL_OPERATORS = ("|", "||", "&&", "&", ">", ">>", "2>", "\\")
 
 
-def name_of(page: Path) -> str:
+def page_name(page: Path) -> str:
+    """Path of a page, as a test id."""
     return str(page.relative_to(ROOT))
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Anchors that GitHub generates from the headings."""
     heads = re.findall(r"^#+ +(.+?) *$", page.read_text("utf-8"), re.M)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_link_leads_somewhere(page: Path) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_every_link_has_a_target(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         if re.match(r"[a-z]+:", link):
             continue
@@ -37,10 +38,10 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-def shown(page: Path) -> list[str]:
-    """Lines of the page that are, or begin with, a command of ours."""
+def shown_commands(page: Path) -> list[str]:
+    """Lines of the page that start with a `tensorpool` command."""
     text = page.read_text("utf-8")
-    # A fence that opens and the one that closes are told apart by taking both.
+    # Match opening and closing fences in pairs.
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     lines = [
         line.strip().removeprefix("$ ")
@@ -49,39 +50,43 @@ def shown(page: Path) -> list[str]:
         for line in block.splitlines()
     ]
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
-    lines += [" ".join(words.split()) for words in re.findall(r"`([^`]*tensorpool [^`]+)`", prose)]
+    lines += [" ".join(code.split()) for code in re.findall(r"`([^`]*tensorpool [^`]+)`", prose)]
     return [line for line in lines if re.match(r"(\w+=\S+ +)*tensorpool( |$)", line)]
 
 
 def parse(line: str) -> tuple[click.Command, list[str]]:
-    """The command, and what follows its name."""
-    words = [word for word in shlex.split(line, comments=True) if not re.match(r"[A-Z_]+=", word)][1:]
+    """The command of a line, and its arguments."""
+    arguments = [word for word in shlex.split(line, comments=True) if not re.match(r"[A-Z_]+=", word)][1:]
     command: click.Command = cli
-    while isinstance(command, click.Group) and words and words[0] in command.commands:
-        command = command.commands[words.pop(0)]
-    return command, words
+    while isinstance(command, click.Group) and arguments and arguments[0] in command.commands:
+        command = command.commands[arguments.pop(0)]
+    return command, arguments
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if shown(page)], ids=name_of)
-def test_every_command_that_a_page_shows_can_be_typed(page: Path) -> None:
-    for line in shown(page):
-        command, words = parse(line)
+@pytest.mark.parametrize("page", [page for page in PAGES if shown_commands(page)], ids=page_name)
+def test_every_shown_command_and_option_exists(page: Path) -> None:
+    for line in shown_commands(page):
+        command, arguments = parse(line)
         if isinstance(command, click.Group):
-            # A noun alone, several verbs in one (`ls|info`), or what is run without a verb.
-            assert not words or "|" in words[0] or words[0].startswith(("-", *_ENDS)), line
+            # A group alone, several commands in one (`ls|info`), or a group that runs without a command.
+            assert (
+                not arguments or "|" in arguments[0] or arguments[0].startswith(("-", *_SHELL_OPERATORS))
+            ), line
             command = command.commands.get("run", command)
-        known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
-        for word in words:
-            if word in _ENDS:
+        known = {
+            option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        for word in arguments:
+            if word in _SHELL_OPERATORS:
                 break
             option = word.partition("=")[0]
             assert not re.match(r"--\w", word) or option in known | {"--help"}, line
 
 
-def test_links_and_lines_are_found() -> None:
-    """So that what is true of all of them is not true of none."""
+def test_pages_and_commands_are_found() -> None:
+    """The other tests would pass if they found no page and no command."""
     assert len(PAGES) > 40
-    assert len(shown(ROOT / "README.md")) > 10
+    assert len(shown_commands(ROOT / "README.md")) > 10
     assert "one-owner-of-the-memory" in anchors(ROOT / "README.md")
     assert parse("A=b tensorpool driver revoke --stream 1") == (
         cli.commands["driver"].commands["revoke"],  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The processes of one measurement: started, heard, and ended whatever happens."""
+"""Child processes of one measurement: start, results, end, and removal of their files."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ from typing import IO, Any
 from .library import Plan, load
 
 _SHM = Path("/dev/shm")
-_PATIENCE_S = 20.0
-_START_AHEAD_NS = 100_000_000
-_TERMINATE_S = 5.0
+_TIMEOUT_S = 20.0
+_START_DELAY_NS = 100_000_000
+_TERMINATE_TIMEOUT_S = 5.0
 
 
 class MeasurementFailed(Exception):
-    """A child ended early, or said nothing."""
+    """A child process ended early or printed no result."""
 
 
 @contextmanager
 def private_directory() -> Iterator[str]:
-    """In shared memory, where every library puts its payloads."""
+    """A private directory in shared memory, where every library keeps its payloads."""
     before = set(_SHM.glob("*.zenoh"))
     directory = tempfile.mkdtemp(prefix=f"tensorpool-bench-{os.getpid()}-", dir=_SHM)
     try:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-        # iceoryx2 keeps one file for the nodes to come, under the prefix that it was given.
-        for left in _SHM.glob(f"{Path(directory).name}*"):
-            left.unlink(missing_ok=True)
+        # iceoryx2 leaves one file for later nodes, under the prefix of this measurement.
+        for path in _SHM.glob(f"{Path(directory).name}*"):
+            path.unlink(missing_ok=True)
         _remove_zenoh_files(before)
 
 
 def _remove_zenoh_files(before: set[Path]) -> None:
-    """zenoh names its files by chance: new ones that no process maps are ours, of a child that was killed."""
+    """Removes files that a killed child process left. zenoh's names are random: new and unmapped files are
+    ours."""
     new = set(_SHM.glob("*.zenoh")) - before
     if not new:
         return
@@ -52,15 +53,17 @@ def _remove_zenoh_files(before: set[Path]) -> None:
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
             mapped += maps.read_text()
-    for left in new:
-        if str(left) not in mapped:
-            left.unlink(missing_ok=True)
+    for path in new:
+        if str(path) not in mapped:
+            path.unlink(missing_ok=True)
 
 
-class Child:
+class ChildProcess:
+    """A child process that prints lines and reads lines."""
+
     def __init__(self, module: str, *arguments: str, state: str) -> None:
         self._name = " ".join((module, *arguments[:-1]))
-        # Marks and locks of a measurement go where the rest of it goes.
+        # Epoch marks and locks of a measurement go into its own directory.
         environment = os.environ | {"XDG_STATE_HOME": state}
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
@@ -76,19 +79,21 @@ class Child:
         return self._process.stdout
 
     def expect_ready(self) -> None:
-        if (line := self._line(_PATIENCE_S)) != "ready":
-            raise MeasurementFailed(f"{self._name} said {line!r}")
+        """Waits for the line `ready`."""
+        if (line := self._read_line(_TIMEOUT_S)) != "ready":
+            raise MeasurementFailed(f"{self._name} printed {line!r} instead of 'ready'")
 
     def start(self, at_ns: int) -> None:
-        self._say(str(at_ns))
+        """Sends the start time."""
+        self._write_line(str(at_ns))
 
-    def ask(self) -> dict[str, Any]:
-        """How it stands with a child that answers every line."""
-        self._say("")
-        answer: dict[str, Any] = json.loads(self._line(_PATIENCE_S))
-        return answer
+    def request_status(self) -> dict[str, Any]:
+        """Status of a child process that answers every line with one."""
+        self._write_line("")
+        status: dict[str, Any] = json.loads(self._read_line(_TIMEOUT_S))
+        return status
 
-    def _say(self, line: str) -> None:
+    def _write_line(self, line: str) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{line}\n")
@@ -97,25 +102,26 @@ class Child:
             raise MeasurementFailed(f"{self._name} ended early") from None
 
     def result(self, within_s: float) -> dict[str, Any]:
-        result: dict[str, Any] = json.loads(self._line(within_s + _PATIENCE_S))
-        self._process.wait(_PATIENCE_S)
+        """The last line, decoded, once the process has ended."""
+        result: dict[str, Any] = json.loads(self._read_line(within_s + _TIMEOUT_S))
+        self._process.wait(_TIMEOUT_S)
         return result
 
-    def _line(self, timeout: float) -> str:
-        # A library may block for good when its other side is gone; the run goes on without it.
+    def _read_line(self, timeout: float) -> str:
+        # A library may block forever when its peer has ended; the run continues without that measurement.
         if not select.select([self._stdout], [], [], timeout)[0]:
-            raise MeasurementFailed(f"{self._name} said nothing for {timeout:.0f} s")
+            raise MeasurementFailed(f"{self._name} printed nothing for {timeout:.0f} s")
         line = self._stdout.readline()
         if not line:
-            raise MeasurementFailed(f"{self._name} ended with status {self._process.wait(_PATIENCE_S)}")
+            raise MeasurementFailed(f"{self._name} ended with status {self._process.wait(_TIMEOUT_S)}")
         return line.strip()
 
     def end(self) -> None:
-        """Asks, then kills; reaps in any case."""
+        """Terminates the process, kills it after a while, and reaps it."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(_TERMINATE_S)
+                self._process.wait(_TERMINATE_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self._process.wait()
@@ -126,30 +132,30 @@ class Child:
 
 
 def measure_pair(plan: Plan) -> dict[str, Any]:
-    """A producer and a consumer, from nothing to figures."""
+    """Measures a producer process and a consumer process."""
     with ExitStack() as stack:
         stack.enter_context(load(plan.library).beside(plan))
 
-        def child(role: str) -> Child:
-            made = Child("benchmarks.role", role, plan.to_json(), state=plan.directory)
-            stack.callback(made.end)
-            return made
+        def child(role: str) -> ChildProcess:
+            process = ChildProcess("benchmarks.endpoint_process", role, plan.to_json(), state=plan.directory)
+            stack.callback(process.end)
+            return process
 
         producer, consumer = child("producer"), child("consumer")
         producer.expect_ready()
         consumer.expect_ready()
-        at_ns = time.monotonic_ns() + _START_AHEAD_NS
+        at_ns = time.monotonic_ns() + _START_DELAY_NS
         consumer.start(at_ns)
         producer.start(at_ns)
-        made, got = producer.result(plan.duration_s), consumer.result(plan.duration_s)
-    torn = got.pop("torn") + got.pop("torn_rate")
-    return made | got | {"torn": torn}
+        sent, received = producer.result(plan.duration_s), consumer.result(plan.duration_s)
+    torn = received.pop("torn") + received.pop("torn_rate")
+    return sent | received | {"torn": torn}
 
 
 def measure_one_process(plan: Plan) -> dict[str, Any]:
-    """Everything in one process, beside the media driver."""
+    """Measures producer and consumer in one process."""
     with ExitStack() as stack:
         stack.enter_context(load(plan.library).beside(plan))
-        child = Child("benchmarks.one_process", plan.to_json(), state=plan.directory)
+        child = ChildProcess("benchmarks.one_process", plan.to_json(), state=plan.directory)
         stack.callback(child.end)
         return child.result(plan.duration_s)

@@ -1,8 +1,8 @@
-"""Reading and replaying, measured: `python -m benchmarks.history_work WHAT PLAN`, in a process of its own.
+"""The process that reads and replays recordings: `python -m benchmarks.recording_work MEASUREMENT PLAN`.
 
-What is compared takes turns, so that whatever slows the machine slows both. Recordings lie on the disk, as
-they do in life, and in the page cache, since they were just written: neither side waits for the disk. The
-same is measured in shared memory, whose small pages make every fresh mapping dear.
+The compared functions take turns, so that a slow moment of the machine affects both. Recordings are on a disk
+and, because they were just written, in the page cache: neither function waits for the disk. The measurement
+is repeated in shared memory, where small pages make every new mapping expensive.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import tensorpool as tp
 from tensorpool import recording
 from tensorpool.recording import manifest, manifest_store
 
-from .plan_text import PlanText
-from .role import obey_the_parent, say
+from .endpoint_process import exit_with_parent, write_line
+from .plan import JsonPlan
 
 STREAM_ID = 10000
 SIZE_BYTES = 640 << 10
@@ -37,7 +37,9 @@ _SPACED_HZ = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(PlanText):
+class RecordingPlan(JsonPlan):
+    """Plan of one measurement."""
+
     directory: str
     disk: str
     frames: int
@@ -46,8 +48,8 @@ class Plan(PlanText):
     segments: tuple[int, ...]
 
 
-def make(root: Path, frames: int, size_bytes: int, every_ns: int) -> None:
-    """A recording of frames that are all different."""
+def write_recording(root: Path, frames: int, size_bytes: int, every_ns: int) -> None:
+    """Writes a recording of frames that all differ."""
     array = np.random.default_rng(0).integers(0, 256, size_bytes, np.uint8)
     with recording.RecordingWriter(root, background=False) as writer:
         for seq in range(frames):
@@ -57,20 +59,23 @@ def make(root: Path, frames: int, size_bytes: int, every_ns: int) -> None:
 
 
 def _alternate(rounds: int, *work: Callable[[], float]) -> list[list[float]]:
-    """Seconds of each, over the rounds; the first round only warms up."""
-    for one in work:
-        one()
-    return [list(row) for row in zip(*([one() for one in work] for _ in range(rounds)), strict=True)]
+    """Seconds of each function by round; a first round warms up."""
+    for measure in work:
+        measure()
+    rows = ([measure() for measure in work] for _ in range(rounds))
+    return [list(seconds) for seconds in zip(*rows, strict=True)]
 
 
-def _everywhere(plan: Plan, name: str, measure: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """On the disk, and in shared memory."""
+def _on_disk_and_in_memory(
+    plan: RecordingPlan, name: str, measure: Callable[[Path], dict[str, Any]]
+) -> dict[str, Any]:
+    """Measures on the disk and in shared memory."""
     in_memory = measure(Path(plan.directory, name))
     return measure(Path(plan.disk, name)) | {f"memory_{key}": value for key, value in in_memory.items()}
 
 
 def _timed(work: Callable[[], None]) -> Callable[[], float]:
-    """Until everything it held is let go of: to unmap a file is a part of reading it."""
+    """Times the work until all its objects are released: unmapping a file is a part of reading it."""
 
     def measured() -> float:
         began = time.perf_counter()
@@ -80,22 +85,23 @@ def _timed(work: Callable[[], None]) -> Callable[[], float]:
     return measured
 
 
-def read(plan: Plan) -> dict[str, Any]:
-    return _everywhere(plan, "read", partial(_read, plan))
+def read(plan: RecordingPlan) -> dict[str, Any]:
+    """Measures reading."""
+    return _on_disk_and_in_memory(plan, "read", partial(_read, plan))
 
 
-def _read(plan: Plan, root: Path) -> dict[str, Any]:
-    """Every payload copied out: by the reader, and from the plain mapping of the same files."""
-    make(root, plan.frames, SIZE_BYTES, 1_000_000)
+def _read(plan: RecordingPlan, root: Path) -> dict[str, Any]:
+    """Copies every payload, by the reader and from plain mappings of the same files."""
+    write_recording(root, plan.frames, SIZE_BYTES, 1_000_000)
     target = np.empty(SIZE_BYTES, np.uint8)
     refs = [frame.ref for frame in recording.open(root).frames(STREAM_ID)]
 
-    def by_the_reader() -> None:
+    def with_reader() -> None:
         with recording.open(root) as recorded:
             for frame in recorded.frames(STREAM_ID):
                 np.copyto(target, frame.array)
 
-    def by_hand() -> None:
+    def with_plain_mapping() -> None:
         files: dict[Path, Any] = {}
         for ref in refs:
             if ref.path not in files:
@@ -104,7 +110,7 @@ def _read(plan: Plan, root: Path) -> dict[str, Any]:
                 os.close(fd)
             np.copyto(target, files[ref.path][ref.offset : ref.offset + ref.length])
 
-    ours, plain = _alternate(plan.rounds, _timed(by_the_reader), _timed(by_hand))
+    ours, plain = _alternate(plan.rounds, _timed(with_reader), _timed(with_plain_mapping))
     return {
         "read_hz": plan.frames / statistics.median(ours),
         "mapped_hz": plan.frames / statistics.median(plain),
@@ -112,14 +118,15 @@ def _read(plan: Plan, root: Path) -> dict[str, Any]:
     }
 
 
-def replay(plan: Plan) -> dict[str, Any]:
+def replay(plan: RecordingPlan) -> dict[str, Any]:
+    """Measures replay at full speed."""
     frames = np.random.default_rng(1).integers(0, 256, (plan.frames, SIZE_BYTES), np.uint8)
-    return _everywhere(plan, "replay", partial(_replay, plan, frames))
+    return _on_disk_and_in_memory(plan, "replay", partial(_replay, plan, frames))
 
 
-def _replay(plan: Plan, frames: np.ndarray, root: Path) -> dict[str, Any]:
-    """A replay at full speed, and a producer that offers as many different frames out of memory."""
-    make(root, plan.frames, SIZE_BYTES, 1_000_000)
+def _replay(plan: RecordingPlan, frames: np.ndarray, root: Path) -> dict[str, Any]:
+    """Compares a replay at full speed with a producer that offers as many different frames from memory."""
+    write_recording(root, plan.frames, SIZE_BYTES, 1_000_000)
     with _open(plan) as ctx:
 
         def offer(sources: np.ndarray) -> float:
@@ -149,11 +156,11 @@ def _replay(plan: Plan, frames: np.ndarray, root: Path) -> dict[str, Any]:
     }
 
 
-def spacing(plan: Plan) -> dict[str, Any]:
-    """How far the distance of two frames is from the recorded one, by the times of publication."""
+def spacing(plan: RecordingPlan) -> dict[str, Any]:
+    """Measures by how much the spacing of publish timestamps differs from the recorded spacing."""
     root = Path(plan.directory, "spacing")
     count, every_ns = int(plan.spaced_s * _SPACED_HZ), 10**9 // _SPACED_HZ
-    make(root, count, 64 << 10, every_ns)
+    write_recording(root, count, 64 << 10, every_ns)
     with _open(plan) as ctx, ctx.consumer(STREAM_ID) as consumer:
         published: list[int] = []
         with ctx.replay(root, nslots=1024, wait=10, linger=0) as playing:
@@ -163,17 +170,17 @@ def spacing(plan: Plan) -> dict[str, Any]:
                 published += [at_ns for at_ns in got if at_ns is not None]
                 if not got and playing.wait(0):
                     break
-    off_us = np.abs(np.diff(published) - every_ns) / 1e3
-    p50, p99 = np.percentile(off_us, [50, 99]).tolist()
+    error_us = np.abs(np.diff(published) - every_ns) / 1e3
+    p50, p99 = np.percentile(error_us, [50, 99]).tolist()
     return {"spacing_frames": len(published), "spacing_p50_us": p50, "spacing_p99_us": p99}
 
 
-def growth(plan: Plan) -> dict[str, Any]:
-    """Opening, and the first frame, of recordings with more and more segments."""
+def growth(plan: RecordingPlan) -> dict[str, Any]:
+    """Measures the time to the first frame of recordings with growing numbers of segments."""
     roots = {}
     for count in plan.segments:
         roots[count] = Path(plan.directory, f"segments-{count}")
-        _many_segments(roots[count], count)
+        _write_segments(roots[count], count)
 
     def first(root: Path) -> float:
         began = time.perf_counter()
@@ -181,35 +188,34 @@ def growth(plan: Plan) -> dict[str, Any]:
             recorded.frames(STREAM_ID).first().array.item(0)
         return time.perf_counter() - began
 
-    looks = [lambda root=root: first(root) for root in roots.values()]
-    found = _alternate(10 * plan.rounds, *looks)
-    times = {count: statistics.median(each) * 1e3 for count, each in zip(roots, found, strict=True)}
+    seconds = _alternate(10 * plan.rounds, *(partial(first, root) for root in roots.values()))
+    times = {count: statistics.median(each) * 1e3 for count, each in zip(roots, seconds, strict=True)}
     return {"first_frame_ms": {str(count): ms for count, ms in times.items()}}
 
 
-def _many_segments(root: Path, count: int) -> None:
-    """What a recorder leaves after `count` rotations. The files behind the first are further names of it:
-    whoever opened them all would take as long as with files of their own."""
+def _write_segments(root: Path, count: int) -> None:
+    """Writes a recording with `count` segments. All but the first are hard links to it: opening all of them
+    would take as long as opening different files."""
     with recording.RecordingWriter(root, background=False) as writer:
         writer.append(np.zeros(_SMALL_BYTES, np.uint8), stream_id=STREAM_ID, epoch=1, seq=0)
-    found = manifest.load(root)
-    (first,) = found.segments
-    records = np.repeat(found.segments, count)
+    contents = manifest.load(root)
+    (first,) = contents.segments
+    records = np.repeat(contents.segments, count)
     records["first_seq"] = records["last_seq"] = np.arange(count)
     for number in range(1, count):
         records["crc32c"][number] = manifest.record_checksum(records[number])
         os.link(manifest.name_of(first).sealed(root), manifest.name_of(records[number]).sealed(root))
-    found.segments = records
+    contents.segments = records
     with manifest_store.locked(root):
-        manifest_store.compact_locked(root, found)
+        manifest_store.compact_locked(root, contents)
 
 
-def _open(plan: Plan) -> tp.Context:
+def _open(plan: RecordingPlan) -> tp.Context:
     return tp.open("standalone", aeron_dir=f"{plan.directory}/aeron", shm_base_dir=plan.directory)
 
 
-WHAT = {"read": read, "replay": replay, "spacing": spacing, "growth": growth}
+MEASUREMENTS = {"read": read, "replay": replay, "spacing": spacing, "growth": growth}
 
 if __name__ == "__main__":
-    obey_the_parent()
-    say(json.dumps(WHAT[sys.argv[1]](Plan.from_json(sys.argv[2]))))
+    exit_with_parent()
+    write_line(json.dumps(MEASUREMENTS[sys.argv[1]](RecordingPlan.from_json(sys.argv[2]))))

@@ -1,7 +1,7 @@
-"""A producer of large frames at a given pace: `python -m benchmarks.recording_camera PLAN`.
+"""A producer process of large frames at a given pace: `python -m benchmarks.camera_process PLAN`.
 
-Says `ready` when it is attached, begins with the first line on stdin, and ends with its parent, or when the
-line `stop` comes; its last line is JSON: what it wrote.
+Prints `ready` when it is attached, starts at the first line on stdin, and ends with its parent process or at
+the line `stop`. Its last line is JSON: epoch and next sequence.
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ import numpy as np
 import tensorpool as tp
 
 from .driver_process import media_driver_dir
-from .plan_text import PlanText
-from .role import obey_the_parent, say
+from .endpoint_process import exit_with_parent, write_line
+from .plan import JsonPlan
 
 STREAM_ID = 20_000
 FRAME_BYTES = 640 << 10
 NSLOTS = 64
-_LOOK_NS = 20_000_000
+_STDIN_POLL_NS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class CameraPlan(PlanText):
+class CameraPlan(JsonPlan):
+    """Plan of the camera."""
+
     directory: str
     pace_hz: float
 
 
 def main() -> None:
-    obey_the_parent()
+    """Runs the plan of the command line."""
+    exit_with_parent()
     plan = CameraPlan.from_json(sys.argv[1])
     image = np.random.default_rng(1).integers(0, 256, FRAME_BYTES, np.uint8)
     with (
@@ -45,30 +48,30 @@ def main() -> None:
         ) as context,
         context.producer(STREAM_ID, pools=["1MiB"], nslots=NSLOTS) as producer,
     ):
-        say("ready")
+        write_line("ready")
         sys.stdin.readline()
-        film(producer, image, plan.pace_hz)
-        say(json.dumps({"next_seq": producer.next_seq, "epoch": producer.epoch}))
+        publish_at_pace(producer, image, plan.pace_hz)
+        write_line(json.dumps({"next_seq": producer.next_seq, "epoch": producer.epoch}))
 
 
-def film(producer: tp.Producer, image: np.typing.NDArray[np.uint8], pace_hz: float) -> None:
-    """Each frame at its time; one that is late comes at once, and the pace is kept on average."""
-    words = image.view(np.uint64)
+def publish_at_pace(producer: tp.Producer, image: np.typing.NDArray[np.uint8], pace_hz: float) -> None:
+    """Publishes until the end. A late frame is published at once, so that the average pace is kept."""
+    values = image.view(np.uint64)
     step_ns = int(1e9 / pace_hz)
     due = time.monotonic_ns()
-    next_look = due
+    next_poll = due
     while True:
         now = time.monotonic_ns()
-        if now >= next_look:
-            next_look = now + _LOOK_NS
+        if now >= next_poll:
+            next_poll = now + _STDIN_POLL_NS
             if select.select([sys.stdin], [], [], 0)[0] and sys.stdin.readline() in ("stop\n", ""):
                 return
         if now < due:
             time.sleep((due - now) / 1e9)
-        words[0] = producer.next_seq
+        values[0] = producer.next_seq
         producer.offer(image)
         due += step_ns
-        # After a pause of the machine it does not race to catch up: no disk could follow.
+        # A long pause of the machine is not made up for: no disk could keep up.
         due = max(due, now - 50_000_000)
 
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tools.board import board
+from tools.grafana_dashboard import dashboard
 
 BOARD: dict[str, Any] = json.loads(
     Path(__file__).parents[3].joinpath("deploy", "grafana", "tensorpool.json").read_text("utf-8")
@@ -22,7 +22,7 @@ GLOBAL = {"__rate_interval", "__all"}
 
 
 def test_dashboard_is_up_to_date() -> None:
-    assert board() == BOARD, "run: python -m tools.board > deploy/grafana/tensorpool.json"
+    assert dashboard() == BOARD, "run: python -m tools.grafana_dashboard > deploy/grafana/tensorpool.json"
 
 
 def test_dashboard_can_be_imported() -> None:

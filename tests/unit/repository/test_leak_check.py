@@ -1,6 +1,6 @@
-"""The leak check itself: it names each kind of leak, and stays silent where there is none.
+"""The leak check: it reports each kind of leak, and nothing for a test without leaks.
 
-Each test runs a small pytest session of its own, since what is shown is that tests in it fail.
+Each test runs a small pytest session in a child process, because the tests in it have to fail.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pytest_configure(config):
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
-    """Runs a test file under our conftest and gives its outcome as text by test name."""
+    """Runs a test file with our conftest; returns the failure text by test name."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
@@ -51,7 +51,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def test_each_kind_of_leak_is_found_and_named(run) -> None:
+def test_each_kind_of_leak_is_reported(run) -> None:
     reports = run(
         """
         import ctypes, mmap, os, subprocess, sys, threading
@@ -76,7 +76,7 @@ def test_each_kind_of_leak_is_found_and_named(run) -> None:
             kept.append(subprocess.Popen(["sleep", "1000"]))
 
         def test_grandchild():
-            # The shell is killed and waited for; what it started goes on.
+            # The shell is killed and reaped, but its child goes on.
             shell = subprocess.Popen(["sh", "-c", "sleep 1001 & echo started; wait"], stdout=subprocess.PIPE)
             assert shell.stdout.readline() == b"started\\n"
             shell.stdout.close()
@@ -118,7 +118,7 @@ def test_each_kind_of_leak_is_found_and_named(run) -> None:
     assert re.search(r"process \d+ \(sleep 1000\)", reports["test_process"])
     assert re.search(r"process \d+ \(sleep 1001\)", reports["test_grandchild"])
     assert re.search(r"file /dev/shm/tensorpool-leaked-\d+ in shared memory", reports["test_shm_file"])
-    # One line for the whole directory, not one for each thing in it.
+    # One line for the whole directory, not one for each entry.
     assert len(re.findall(r"/dev/shm/tensorpool-leaked-\d+\.d", reports["test_shm_directory"])) == 1
     assert re.search(r"directory /dev/shm/aeron-leaked-\d+ in sh", reports["test_media_driver_directory"])
     assert re.search(r"mapping of /dev/shm/tensorpool-test-\S+/region \(deleted\)", reports["test_mapping"])
@@ -140,7 +140,7 @@ def test_leaked_processes_are_ended(run) -> None:
     assert not Path(f"/proc/{pid[1]}").exists()
 
 
-def test_tidy_tests_and_wider_fixtures_are_left_alone(run) -> None:
+def test_clean_tests_and_session_fixtures_report_no_leak(run) -> None:
     reports = run(
         """
         import multiprocessing, os, subprocess, threading, time
@@ -148,7 +148,7 @@ def test_tidy_tests_and_wider_fixtures_are_left_alone(run) -> None:
         import pytest
 
         @pytest.fixture(scope="session")
-        def held_by_the_session():
+        def session_resources():
             stop = threading.Event()
             thread = threading.Thread(target=stop.wait, name="media driver")
             thread.start()
@@ -159,7 +159,7 @@ def test_tidy_tests_and_wider_fixtures_are_left_alone(run) -> None:
             yield
             stop.set(), thread.join(), process.kill(), process.wait(), directory.rmdir(), os.close(descriptor)
 
-        def test_session_fixture(held_by_the_session):
+        def test_session_fixture(session_resources):
             pass
 
         def test_slow_ends():
@@ -180,7 +180,7 @@ def test_tidy_tests_and_wider_fixtures_are_left_alone(run) -> None:
             process.join()
             process.close()
 
-        def test_private_places(shm_base, aeron_dir, user_state_dir):
+        def test_private_directories(shm_base, aeron_dir, user_state_dir):
             assert shm_base.stat().st_mode & 0o7777 == 0o700
             assert not aeron_dir.exists()
             assert os.environ["XDG_STATE_HOME"] == str(user_state_dir)
@@ -197,7 +197,7 @@ def test_tidy_tests_and_wider_fixtures_are_left_alone(run) -> None:
     assert not list(leaks.SHM.glob("tensorpool-test-*/header.ring"))
 
 
-def test_a_failed_test_is_not_blamed_for_leaks_as_well(pytester: pytest.Pytester, monkeypatch) -> None:
+def test_failed_test_reports_no_leak_in_addition(pytester: pytest.Pytester, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeconftest(CONFTEST.format(settle=5))
     pytester.makepyfile(
@@ -216,23 +216,23 @@ def test_a_failed_test_is_not_blamed_for_leaks_as_well(pytester: pytest.Pytester
     assert time.monotonic() - started < 60
 
 
-def test_what_other_programs_put_into_shared_memory_is_not_ours(shm_base: Path) -> None:
-    # Process 1 is alive and no descendant of this one.
-    assert leaks.made_elsewhere(leaks.SHM / "tensorpool-test-1-aaaa" / "default")
-    assert not leaks.made_elsewhere(shm_base / "default")
-    assert not leaks.made_elsewhere(leaks.SHM / "tensorpool-nobody-holds-this")
+def test_files_of_other_programs_are_foreign(shm_base: Path) -> None:
+    # Process 1 runs and is not a descendant of this process.
+    assert leaks.is_foreign(leaks.SHM / "tensorpool-test-1-aaaa" / "default")
+    assert not leaks.is_foreign(shm_base / "default")
+    assert not leaks.is_foreign(leaks.SHM / "tensorpool-unmapped")
 
 
-def test_stream_ids_are_given_once(free_stream_id: int, free_stream_ids) -> None:
+def test_free_stream_ids_are_unique(free_stream_id: int, free_stream_ids) -> None:
     given = [free_stream_id, *(free_stream_ids() for _ in range(1000))]
     assert len(set(given)) == 1001
     # Aeron's stream ids are signed and have 32 bits.
     assert max(given) < 2**31
 
 
-def test_waiting_gives_the_value_or_names_what_did_not_come(wait_until) -> None:
-    answers = iter([0, None, "ready"])
-    assert wait_until(lambda: next(answers)) == "ready"
+def test_wait_until_returns_the_value_or_names_the_predicate(wait_until) -> None:
+    values = iter([0, None, "ready"])
+    assert wait_until(lambda: next(values)) == "ready"
 
     def a_second_driver():
         return []
@@ -242,7 +242,7 @@ def test_waiting_gives_the_value_or_names_what_did_not_come(wait_until) -> None:
 
 
 @pytest.mark.parametrize(("switch", "outcome"), [(None, "skipped"), ("1", "passed")])
-def test_long_tests_run_only_when_asked_for(
+def test_long_tests_run_only_with_the_variable(
     pytester: pytest.Pytester, monkeypatch, switch: str | None, outcome: str
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -256,11 +256,11 @@ def test_long_tests_run_only_when_asked_for(
 
 
 def _commands() -> str:
-    found = []
+    commands = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                found.append(Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode())
+                commands.append(Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode())
             except OSError:
                 continue
-    return "\n".join(found)
+    return "\n".join(commands)

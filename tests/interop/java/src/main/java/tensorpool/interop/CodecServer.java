@@ -22,18 +22,18 @@ import uk.co.real_logic.sbe.xml.ParserOptions;
 import uk.co.real_logic.sbe.xml.XmlSchemaParser;
 
 /**
- * Encodes and decodes messages with the codecs that sbe-tool generated, one JSON object a line each way.
+ * Encodes and decodes messages with the codecs that sbe-tool generated, one JSON object per line in both directions.
  *
  * <p>Arguments: the schema files. Requests: {@code {"op": "encode", "schema": "driver-901", "message":
- * "ShmAttachRequest", "header": true, "fields": {...}}} gives {@code {"hex": "..."}}; {@code "op":
- * "decode"} with {@code "hex"} gives {@code {"fields": {...}, "length": n}}. A failure gives
+ * "ShmAttachRequest", "header": true, "fields": {...}}} returns {@code {"hex": "..."}}; {@code "op":
+ * "decode"} with {@code "hex"} returns {@code {"fields": {...}, "length": n}}. A failure returns
  * {@code {"error": "..."}}.
  */
-public final class Judge
+public final class CodecServer
 {
     private static final Gson GSON = new GsonBuilder().serializeNulls().create();
 
-    private Judge()
+    private CodecServer()
     {
     }
 
@@ -49,7 +49,7 @@ public final class Judge
         final PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
         for (String line = in.readLine(); line != null; line = in.readLine())
         {
-            out.println(GSON.toJson(answer(schemas, JsonParser.parseString(line).getAsJsonObject())));
+            out.println(GSON.toJson(reply(schemas, JsonParser.parseString(line).getAsJsonObject())));
             out.flush();
         }
     }
@@ -63,9 +63,9 @@ public final class Judge
         }
     }
 
-    private static JsonObject answer(final Map<String, Ir> schemas, final JsonObject request) throws IOException
+    private static JsonObject reply(final Map<String, Ir> schemas, final JsonObject request) throws IOException
     {
-        final JsonObject answer = new JsonObject();
+        final JsonObject reply = new JsonObject();
         try
         {
             final Ir ir = schemas.get(request.get("schema").getAsString());
@@ -73,23 +73,23 @@ public final class Judge
                 ir, request.get("message").getAsString(), request.get("header").getAsBoolean());
             if (request.get("op").getAsString().equals("encode"))
             {
-                answer.addProperty("hex", HexFormat.of().formatHex(codec.encode(request.getAsJsonObject("fields"))));
+                reply.addProperty("hex", HexFormat.of().formatHex(codec.encode(request.getAsJsonObject("fields"))));
             }
             else
             {
                 final byte[] bytes = HexFormat.of().parseHex(request.get("hex").getAsString());
-                answer.add("fields", codec.decode(bytes));
-                answer.addProperty("length", codec.decodedLength());
+                reply.add("fields", codec.decode(bytes));
+                reply.addProperty("length", codec.decodedLength());
             }
         }
         catch (final InvocationTargetException error)
         {
-            answer.addProperty("error", String.valueOf(error.getCause()));
+            reply.addProperty("error", String.valueOf(error.getCause()));
         }
         catch (final ReflectiveOperationException | RuntimeException error)
         {
-            answer.addProperty("error", error.toString());
+            reply.addProperty("error", error.toString());
         }
-        return answer;
+        return reply;
     }
 }

@@ -1,4 +1,4 @@
-"""TensorPool itself, through its public API, on a driver in a process of its own, as people run it."""
+"""TensorPool by its public API, on a driver in its own process."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ import numpy.typing as npt
 import tensorpool as tp
 from tensorpool import _native
 
-from . import driver_process
-from .library import WORD_BYTES, Frames, Plan, Sender, Source
+from .. import driver_process
+from ..library import WORD_BYTES, Frames, Plan, Sender, Source
 
-# One of those that a driver makes on demand.
+# In the range of streams that a driver creates on demand.
 STREAM_ID = 20000
 _SUPERBLOCK_BYTES = 64
 _MIN_STRIDE = 64
-# So many empty looks go by before the loop outside gets to look at the clock.
-_SPINS = 256
+# Empty polls before the caller's loop gets control and reads the clock.
+_POLLS_PER_YIELD = 256
 
 
-def stride_of(size_bytes: int) -> int:
-    """The pool that a frame of this size goes to."""
+def pool_stride(size_bytes: int) -> int:
+    """Stride of the pool that a frame of this size goes to."""
     return max(_MIN_STRIDE, 1 << (size_bytes - 1).bit_length())
 
 
 def open_context(plan: Plan, mode: Literal["driver", "standalone"] = "driver") -> tp.Context:
+    """Opens a context on the media driver of the measurement."""
     return tp.open(
         mode,
         aeron_dir=driver_process.media_driver_dir(plan.directory),
@@ -41,12 +42,12 @@ def open_context(plan: Plan, mode: Literal["driver", "standalone"] = "driver") -
     )
 
 
-def ring_of(producer: tp.Producer, plan: Plan) -> list[npt.NDArray[np.uint64]]:
-    """The payload slots of a producer, mapped a second time: the same pages, all present.
+def map_slots(producer: tp.Producer, plan: Plan) -> list[npt.NDArray[np.uint64]]:
+    """Maps the payload slots of a producer a second time: the same pages, all of them resident.
 
-    The arrays keep the mapping.
+    The arrays keep the mapping open.
     """
-    stride = stride_of(plan.size_bytes)
+    stride = pool_stride(plan.size_bytes)
     (pool,) = Path(plan.directory).glob(f"**/{producer.stream_id}/{producer.epoch}/*.pool")
     with pool.open("r+b") as file:
         region = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
@@ -55,8 +56,8 @@ def ring_of(producer: tp.Producer, plan: Plan) -> list[npt.NDArray[np.uint64]]:
     return [np.frombuffer(region, np.uint64, count, offset) for offset in offsets]
 
 
-def bare_copier(slots: list[npt.NDArray[np.uint64]], source: Source) -> Callable[[], None]:
-    """The routine that fills slots, from slot to slot around the ring, and nothing else."""
+def make_bare_copy(slots: list[npt.NDArray[np.uint64]], source: Source) -> Callable[[], None]:
+    """A function that copies the source into the next slot of the ring, with the routine of `offer`."""
     copy_bytes, array, ring = _native.copy_bytes, source.array, itertools.cycle(slots)
 
     def copy() -> None:
@@ -66,6 +67,8 @@ def bare_copier(slots: list[npt.NDArray[np.uint64]], source: Source) -> Callable
 
 
 class TensorPool:
+    """TensorPool with a driver and leases."""
+
     def version(self) -> str:
         return tp.__version__
 
@@ -79,31 +82,34 @@ class TensorPool:
         return driver_process.running(plan.directory)
 
     def open(self, plan: Plan) -> tp.Context:
+        """Opens the context of one endpoint."""
         return open_context(plan)
 
     @contextmanager
     def producer(self, plan: Plan, source: Source) -> Iterator[Sender]:
         with (
             self.open(plan) as context,
-            context.producer(STREAM_ID, pools=[stride_of(plan.size_bytes)], nslots=plan.nslots) as producer,
+            context.producer(STREAM_ID, pools=[pool_stride(plan.size_bytes)], nslots=plan.nslots) as producer,
         ):
-            yield Sender(partial(producer.offer, source.array), bare_copier(ring_of(producer, plan), source))
+            yield Sender(
+                partial(producer.offer, source.array), make_bare_copy(map_slots(producer, plan), source)
+            )
 
     @contextmanager
     def consumer(self, plan: Plan) -> Iterator[Frames]:
         with self.open(plan) as context, context.consumer(STREAM_ID) as consumer:
-            # Few at a time: the last of a long list would be overwritten before its turn came.
+            # Few at a time: the last frames of a long list would be overwritten before they are read.
             yield _frames(consumer, max(1, plan.nslots // 16))
 
 
-def _frames(consumer: tp.Consumer, at_once: int) -> Frames:
+def _frames(consumer: tp.Consumer, max_frames: int) -> Frames:
     poll = consumer.poll
     while True:
-        for _ in range(_SPINS):
-            for frame in poll(at_once):
+        for _ in range(_POLLS_PER_YIELD):
+            for frame in poll(max_frames):
                 array = frame.array
                 first, last = array.item(0), array.item(-1)
-                # Read before the writer came round, or it does not count.
+                # A frame that was overwritten while it was read does not count.
                 if frame.valid():
                     yield first, last
         yield None

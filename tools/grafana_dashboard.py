@@ -1,6 +1,6 @@
-"""Writes deploy/grafana/tensorpool.json: a board is much the same lines again and again.
+"""The Grafana dashboard deploy/grafana/tensorpool.json, generated from a table of panels.
 
-python -m tools.board > deploy/grafana/tensorpool.json
+python -m tools.grafana_dashboard > deploy/grafana/tensorpool.json
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ _BY_MAPPING: Final = "{{bridge}} {{direction}} {{source_stream_id}} → {{dest_s
 
 @dataclass(frozen=True, slots=True)
 class Panel:
+    """A panel of the dashboard."""
+
     title: str
     queries: tuple[tuple[str, str], ...]
-    """Each with its legend."""
+    """Queries and their legends."""
     unit: str = "short"
     kind: str = "timeseries"
     width: int = 12
@@ -34,20 +36,20 @@ def _rate(counter: str, labels: str = "", by: str = "instance, stream_id") -> st
     return f"sum by ({by}) (rate({counter}{{{labels}}}{_RATE}))"
 
 
-def _figure(title: str, query: str, unit: str = "short") -> Panel:
+def _stat(title: str, query: str, unit: str = "short") -> Panel:
     return Panel(title, ((query, ""),), unit, "stat", 3, 4)
 
 
 ROWS: Final[dict[str, tuple[Panel, ...]]] = {
     "The system": (
-        _figure("Streams live", 'sum(tensorpool_streams{state="live"})'),
-        _figure("Streams stale", 'sum(tensorpool_streams{state="stale"})'),
-        _figure("Consumers", "sum(tensorpool_consumers)"),
-        _figure("Frames", f"sum(rate(tensorpool_producer_sequences_total{_RATE}))", "cps"),
-        _figure("Payload", f"sum(rate(tensorpool_producer_payload_bytes_total{_RATE}))", "Bps"),
-        _figure("Lost", f"sum(rate(tensorpool_consumer_frames_dropped_total{{{_LOST}}}{_RATE}))", "cps"),
-        _figure("Ledger mismatches", 'sum(tensorpool_ledger_paths{verdict="mismatch"})'),
-        _figure("Alerts", 'count(ALERTS{alertname=~"TensorPool.*", alertstate="firing"}) or vector(0)'),
+        _stat("Streams live", 'sum(tensorpool_streams{state="live"})'),
+        _stat("Streams stale", 'sum(tensorpool_streams{state="stale"})'),
+        _stat("Consumers", "sum(tensorpool_consumers)"),
+        _stat("Frames", f"sum(rate(tensorpool_producer_sequences_total{_RATE}))", "cps"),
+        _stat("Payload", f"sum(rate(tensorpool_producer_payload_bytes_total{_RATE}))", "Bps"),
+        _stat("Lost", f"sum(rate(tensorpool_consumer_frames_dropped_total{{{_LOST}}}{_RATE}))", "cps"),
+        _stat("Ledger mismatches", 'sum(tensorpool_ledger_paths{verdict="mismatch"})'),
+        _stat("Alerts", 'count(ALERTS{alertname=~"TensorPool.*", alertstate="firing"}) or vector(0)'),
     ),
     "Streams": (
         Panel(
@@ -189,17 +191,18 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 
 
-def board() -> dict[str, Any]:
+def dashboard() -> dict[str, Any]:
+    """The dashboard as JSON."""
     panels: list[dict[str, Any]] = []
     y = 0
     for title, row in ROWS.items():
         panels.append(_row(len(panels) + 1, title, y))
         y, x, line = y + 1, 0, 0
-        for one in row:
-            if x + one.width > _WIDTH:
+        for panel in row:
+            if x + panel.width > _WIDTH:
                 x, y, line = 0, y + line, 0
-            panels.append(_panel(len(panels) + 1, one, x, y))
-            x, line = x + one.width, max(line, one.height)
+            panels.append(_panel(len(panels) + 1, panel, x, y))
+            x, line = x + panel.width, max(line, panel.height)
         y += line
     return {
         "title": "TensorPool",
@@ -218,31 +221,38 @@ def board() -> dict[str, Any]:
 
 
 def _row(number: int, title: str, y: int) -> dict[str, Any]:
-    place = {"h": 1, "w": _WIDTH, "x": 0, "y": y}
-    return {"id": number, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
+    position = {"h": 1, "w": _WIDTH, "x": 0, "y": y}
+    return {
+        "id": number,
+        "type": "row",
+        "title": title,
+        "collapsed": False,
+        "gridPos": position,
+        "panels": [],
+    }
 
 
-def _panel(number: int, one: Panel, x: int, y: int) -> dict[str, Any]:
+def _panel(number: int, panel: Panel, x: int, y: int) -> dict[str, Any]:
     targets = [
         {"refId": chr(ord("A") + n), "datasource": _SOURCE, "expr": query, "legendFormat": legend or "__auto"}
-        for n, (query, legend) in enumerate(one.queries)
+        for n, (query, legend) in enumerate(panel.queries)
     ]
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "id": number,
-        "type": one.kind,
-        "title": one.title,
-        "description": one.doc,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.doc,
         "datasource": _SOURCE,
-        "gridPos": {"h": one.height, "w": one.width, "x": x, "y": y},
-        "fieldConfig": {"defaults": {"unit": one.unit, "min": 0}, "overrides": []},
+        "gridPos": {"h": panel.height, "w": panel.width, "x": x, "y": y},
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
         "targets": targets,
     }
-    if one.kind == "timeseries":
-        found["options"] = {
+    if panel.kind == "timeseries":
+        result["options"] = {
             "legend": {"displayMode": "table", "placement": "right", "calcs": ["lastNotNull", "max"]},
             "tooltip": {"mode": "multi", "sort": "desc"},
         }
-    return found
+    return result
 
 
 def _datasource() -> dict[str, Any]:
@@ -266,4 +276,4 @@ def _streams() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(board(), indent=1, ensure_ascii=False))
+    print(json.dumps(dashboard(), indent=1, ensure_ascii=False))
