@@ -193,8 +193,8 @@ def _beside(work: Callable[[], None]) -> Iterator[None]:
 @contextmanager
 def _raw(ends: Ends, channel: str) -> Iterator[tuple[_native.RawPublication, _native.RawSubscription]]:
     """Aeron alone: native loops on the caller's thread, messages as long as the MTU allows."""
-    subscription = _native.RawSubscription(ends.there._conductor, channel, 2000)
-    publication = _native.RawPublication(ends.here._conductor, channel, 2000)
+    subscription = _native.RawSubscription(ends.there.connection.conductor, channel, 2000)
+    publication = _native.RawPublication(ends.here.connection.conductor, channel, 2000)
     _until(
         lambda: publication.is_connected and subscription.is_connected, "a raw publication was not connected"
     )
@@ -348,7 +348,7 @@ def _many_raw(ends: Ends, count: int, seconds: float) -> float:
     descriptors to publish: they look at each of them at each turn."""
     channel, message = _channel(), bytes(SMALL_BYTES)
     with ExitStack() as stack:
-        for conductor in (ends.here._conductor, ends.there._conductor):
+        for conductor in (ends.here.connection.conductor, ends.there.connection.conductor):
             ear = _native.RawSubscription(conductor, "aeron:ipc", 2001)
             stack.callback(ear.close)
             silent = [_native.RawPublication(conductor, "aeron:ipc", 2001) for _ in range(count)]

@@ -125,10 +125,10 @@ def run(plan: FleetPlan) -> dict[str, Any]:
         media_driver="external",
         shm_base_dir=plan.directory,
     ) as context:
-        fleet = Fleet(context._conductor, plan)
+        fleet = Fleet(context.connection.conductor, plan)
         fleet.wait_connected()
         route = Route("aeron:ipc", 7000, "aeron:ipc", 7004)
-        with DiscoveryClient(context._conductor, [route]) as client:
+        with DiscoveryClient(context.connection.conductor, [route]) as client:
             _wait_complete(fleet, client, plan)
             by_name = [
                 _ask(fleet, client, name=name_of(number * 7919 % plan.streams), tags=["lab"])
@@ -176,7 +176,7 @@ def _ask(fleet: Fleet, client: DiscoveryClient, **wanted: Any) -> float:
 
 def _bytes_of(client: DiscoveryClient, context: tp.Context, plan: FleetPlan) -> int:
     """How long the answer with all streams is, as another listener of the same stream sees it."""
-    ear = _native.Subscription(context._conductor, "aeron:ipc?tether=false", 7004)
+    ear = _native.Subscription(context.connection.conductor, "aeron:ipc?tether=false", 7004)
     try:
         deadline = clock() + _PATIENCE_NS
         while clock() < deadline:

@@ -185,7 +185,7 @@ def run(plan: CrowdPlan) -> dict[str, Any]:
         shm_base_dir=plan.directory,
     ) as context:
         asking = requests(plan)
-        crowd = Crowd(context._conductor, asking)
+        crowd = Crowd(context.connection.conductor, asking)
         crowd.wait_connected()
         if plan.at_once:
             return {"at_once_us": crowd.all_at_once() / 1e3 / len(asking)}

@@ -114,7 +114,7 @@ def read(plan: WishesPlan) -> None:
             say("ready")
             for count, _ in zip(plan.counts, sys.stdin, strict=False):
                 while len(consumers) < count + 1:
-                    consumers.append(context.consumer(STREAM_ID, own_stream=True))
+                    consumers.append(context.consumer(STREAM_ID, per_consumer_stream=True))
                 _wait(lambda: all(one.standing()["on_own"] for one in consumers[1:]), f"{count} on their own")
                 say(json.dumps({"consumers": len(consumers)}))
             sys.stdin.readline()

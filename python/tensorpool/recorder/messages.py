@@ -119,8 +119,10 @@ class MessageListener:
     def __init__(self, context: Context) -> None:
         ids = context.stream_ids
         streams = dict.fromkeys((ids.announce, ids.metadata, ids.qos))
-        self._ears = [_native.Subscription(context._conductor, _CHANNEL, stream) for stream in streams]
-        self._control = _native.Subscription(context._conductor, _CHANNEL, ids.control)
+        self._ears = [
+            _native.Subscription(context.connection.conductor, _CHANNEL, stream) for stream in streams
+        ]
+        self._control = _native.Subscription(context.connection.conductor, _CHANNEL, ids.control)
         self._book = MessageFilter()
 
     def poll(self, *, wants: Callable[[MessageRow], bool]) -> Iterator[MessageRow]:

@@ -100,7 +100,7 @@ class ReplayAgent:
                 )
             )
         if any(lane.words.parents for lane in self.lanes):
-            self._control = self._ctx._control_publication()
+            self._control = self._ctx.connection.publication(self._ctx.stream_ids.control)
         for lane in self.lanes:
             # Said now: who comes to listen knows what it will hear before the first frame.
             block = lane.ahead[0].result()

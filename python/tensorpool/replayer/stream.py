@@ -153,7 +153,7 @@ class ReplayStream:
         """Tells what holds for this frame and those behind it."""
         speech = self.words.speech(block.epoch, int(block.recorded_versions[row]), self.target)
         if speech is not None:
-            self.producer.repeat_words(speech.version, speech.announce, speech.meta, speech.blobs)
+            self.producer.republish_metadata(speech.version, speech.announce, speech.meta, speech.blobs)
 
     def link(self, trace_id: int, control: _native.Publication) -> None:
         """Tells what the frame that went out last was made from. Lineage may be lost, never a frame."""

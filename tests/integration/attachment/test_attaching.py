@@ -11,7 +11,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import _native
-from tensorpool.client import LeasedProducer
+from tensorpool.client import LeaseOptions, Producer, ProducerOptions
 from tests.remote import Remote
 
 from .roles import Client
@@ -99,15 +99,19 @@ def test_a_producer_that_cannot_use_its_regions_asks_again_with_pauses(
     """Each attempt makes a new epoch for everybody: what it gave back itself must not wake it."""
     host = open_context("embedded")
     ctx = open_context("driver", allowed_base_dirs=[tmp_path])
-    producer = LeasedProducer.attach(
-        ctx._conductor,
+    producer = Producer.open(
+        ctx.connection,
         free_stream_id,
-        ctx._terms,
-        streams=ctx._streams,
+        ProducerOptions(prefault=False),
         descriptor_channel="aeron:ipc",
-        descriptor_stream_id=ctx.stream_ids.descriptor,
-        publish_timestamps=False,
-        prefault=False,
+        streams=ctx.per_consumer_streams,
+        lease=LeaseOptions(
+            keepalive_ns=10**9,
+            attach_timeout_ns=5 * 10**9,
+            retry_ns=10**9,
+            revision=1,
+            control_stream_id=ctx.stream_ids.control,
+        ),
     )
     began = time.monotonic()
     wait_until(lambda: (producer.lease() or {})["refused"] >= 3)

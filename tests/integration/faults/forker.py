@@ -55,7 +55,7 @@ ARGUMENTS: dict[str, list[Any]] = {
     "find_blob": [1],
     "record": ["/proc/nowhere"],
     "replay": ["/proc/nowhere"],
-    "repeat_words": [1, b"", b"", {}],
+    "republish_metadata": [1, b"", b"", {}],
 }
 
 

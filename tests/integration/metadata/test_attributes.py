@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tensorpool import _native
 from tensorpool.sbe import Attribute, DataSourceAnnounce, DataSourceMeta, FrameDescriptor, decode
 
 from .conftest import DEADLINE_S, Stage
@@ -70,7 +69,7 @@ def test_without_metadata_there_is_none(stage: Stage) -> None:
 def test_slot_and_descriptor_carry_the_version(stage: Stage, until) -> None:
     producer, consumer = stage.pair(metadata={"a": 1})
     ctx = stage.context()
-    ear = _native.Subscription(ctx._conductor, "aeron:ipc", ctx.stream_ids.descriptor)
+    ear = ctx.connection.subscription(ctx.stream_ids.descriptor, tethered=True)
     until(lambda: ear.is_connected)
     producer.offer(ARRAY)
     (descriptor,) = until(lambda: [decode(message) for message in ear.poll()])
@@ -93,7 +92,7 @@ def test_words_are_repeated_by_themselves_and_say_when_they_were_set(stage: Stag
     before_ns = time.monotonic_ns()
     producer, _ = stage.pair(name="camera", metadata={"serial": "A1"})
     ctx = stage.context()
-    ear = _native.Subscription(ctx._conductor, "aeron:ipc", ctx.stream_ids.metadata)
+    ear = ctx.connection.subscription(ctx.stream_ids.metadata, tethered=True)
     heard: list[object] = []
 
     def rounds() -> bool:
@@ -145,7 +144,7 @@ def test_a_closed_producer_says_nothing_more(stage: Stage) -> None:
 def test_garbage_on_the_metadata_stream_costs_nobody_anything(stage: Stage, until) -> None:
     producer, consumer = stage.pair(metadata={"a": 1})
     ctx = stage.context()
-    voice = _native.Publication(ctx._conductor, "aeron:ipc", ctx.stream_ids.metadata)
+    voice = ctx.connection.publication(ctx.stream_ids.metadata)
     until(lambda: voice.is_connected)
     rng = random.Random(7)
     good = DataSourceMeta(

@@ -75,7 +75,7 @@ def test_who_comes_later_gets_it_soon(stage: Stage) -> None:
 def test_chunks_rise_without_gap_or_overlap_and_are_no_longer_than_64_kib(stage: Stage, until) -> None:
     producer, _ = stage.pair()
     ctx = stage.context()
-    ear = _native.Subscription(ctx._conductor, "aeron:ipc", ctx.stream_ids.metadata)
+    ear = ctx.connection.subscription(ctx.stream_ids.metadata, tethered=True)
     until(lambda: ear.is_ready)
     flat = pattern(100_000)
     producer.set_blob(FLAT, flat)
@@ -105,7 +105,7 @@ def test_chunks_rise_without_gap_or_overlap_and_are_no_longer_than_64_kib(stage:
 def liar(stage: Stage, until) -> Iterator[tuple[tp.Consumer, Callable[..., None]]]:
     """A consumer, and a voice on its metadata stream."""
     consumer, ctx = stage.context().consumer(stage.stream_id), stage.context()
-    voice = _native.Publication(ctx._conductor, "aeron:ipc", ctx.stream_ids.metadata)
+    voice = ctx.connection.publication(ctx.stream_ids.metadata)
     until(lambda: voice.is_connected)
 
     def say(*messages: Any) -> None:

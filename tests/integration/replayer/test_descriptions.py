@@ -97,7 +97,7 @@ def test_blobs_and_lineage_come_along(
                 trace_id=77 if seq == 1 else 100 + seq,
             )  # fmt: skip
     listener = listen(free_stream_id)
-    control = tp._native.Subscription(ctx._conductor, "aeron:ipc", ctx.stream_ids.control)
+    control = tp._native.Subscription(ctx.connection.conductor, "aeron:ipc", ctx.stream_ids.control)
     try:
         until(lambda: control.is_ready)
         heard: list[sbe.TraceLinkSet] = []

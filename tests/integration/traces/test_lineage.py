@@ -28,20 +28,20 @@ def test_trace_ids_are_unique_and_sort_by_time() -> None:
     ids = TraceIds(5, clock=clock)
     minted = []
     for _ in range(3):
-        minted += [ids.mint() for _ in range(5000)]
+        minted += [ids.new_id() for _ in range(5000)]
         clock.advance(0.001)
     clock.step_wall(-10)
-    minted += [ids.mint() for _ in range(10)]
+    minted += [ids.new_id() for _ in range(10)]
     assert minted == sorted(set(minted))
     assert all(0 < one < 2**64 for one in minted)
     other = TraceIds(6, clock=ManualClock())
-    assert other.mint() not in minted
+    assert other.new_id() not in minted
 
 
 @pytest.mark.requirement("wire-10.2.1-12")
 def test_a_frame_tells_what_it_was_made_from(ctx: tp.Context, free_stream_ids: Callable[[], int]) -> None:
     stream_id = free_stream_ids()
-    heard = _native.Subscription(ctx._conductor, "aeron:ipc", ctx.stream_ids.control)
+    heard = ctx.connection.subscription(ctx.stream_ids.control, tethered=True)
     with (
         ctx.producer(stream_id, pools=[64], traces=True) as camera,
         ctx.consumer(stream_id, timeout=30) as frames,

@@ -41,7 +41,7 @@ def test_channels_and_stream_ids_have_explicit_defaults(defaults: Config) -> Non
     )
     service = defaults[ServiceSettings]
     assert (service.channel, service.control_stream_id, service.status_stream_id) == ("aeron:ipc", 4000, 4001)
-    assert defaults[ContextSettings].own_channels == ("aeron:ipc",)
+    assert defaults[ContextSettings].per_consumer_channels == ("aeron:ipc",)
     assert descriptor_channel(aeron.descriptor_term_bytes).startswith("aeron:ipc?term-length=16777216|")
 
 
@@ -59,8 +59,8 @@ def test_no_two_default_ranges_overlap(defaults: Config) -> None:
     ranges = sorted(
         [
             *((one, one) for one in single),
-            (own.own_descriptor_first, own.own_descriptor_last),
-            (own.own_control_first, own.own_control_last),
+            (own.per_consumer_descriptor_ids.first, own.per_consumer_descriptor_ids.last),
+            (own.per_consumer_control_ids.first, own.per_consumer_control_ids.last),
             (driver.dynamic_first, driver.dynamic_last),
         ]
     )

@@ -23,11 +23,11 @@ PRODUCER = {
 
 def consumer(span: int, received: int, **drops: int) -> ConsumerLedger:
     counters = {name: 0 for name, _, _ in _native.drop_reasons()} | drops
-    return ConsumerLedger.of({"span": span, "received": received, "drops": counters})
+    return ConsumerLedger.from_counters({"span": span, "received": received, "drops": counters})
 
 
 def test_what_a_producer_committed_is_published_or_not_by_reason() -> None:
-    ledger = ProducerLedger.of(PRODUCER)
+    ledger = ProducerLedger.from_counters(PRODUCER)
     assert ledger.unpublished == {"back_pressured": 4, "not_connected": 3, "closed": 3}
     assert ledger.dropped == {
         "no_pool": 7,
@@ -40,7 +40,7 @@ def test_what_a_producer_committed_is_published_or_not_by_reason() -> None:
 
 
 def test_what_waits_behind_a_claim_is_deferred_and_not_lost() -> None:
-    ledger = ProducerLedger.of(PRODUCER | {"published": 88})
+    ledger = ProducerLedger.from_counters(PRODUCER | {"published": 88})
     assert (ledger.deferred, ledger.balanced) == (2, False)
 
 
