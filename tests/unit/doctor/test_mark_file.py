@@ -47,14 +47,14 @@ class Beating:
 def test_the_timer_interval_is_that_of_the_heartbeat(cnc: Path, interval_ms: int, expected: float) -> None:
     beating = Beating(cnc, interval_ms)
     patience = 2.5
-    measured = measure_timer_interval(cnc, patience=patience, now=beating.now, sleep=beating.sleep)
+    measured = measure_timer_interval(cnc, timeout=patience, now=beating.now, sleep=beating.sleep)
     assert measured == pytest.approx(expected, rel=0.2)
     assert beating.at_s <= patience + 0.001
 
 
 def test_a_heart_that_stands_still_has_no_interval(cnc: Path) -> None:
     beating = Beating(cnc, 1 << 40)
-    assert measure_timer_interval(cnc, patience=1, now=beating.now, sleep=beating.sleep) is None
+    assert measure_timer_interval(cnc, timeout=1, now=beating.now, sleep=beating.sleep) is None
     assert measure_timer_interval(cnc.with_name("nothing")) is None
 
 
@@ -83,5 +83,5 @@ def test_a_real_media_driver_has_a_short_interval(aeron_dir: Path, wait_until: C
         assert mark.age_s(time.time_ns()) < 60
         assert mark.mode == 0o700
         # A busy machine may delay looks, but Aeron's own default of a second is far away.
-        interval = wait_until(lambda: measure_timer_interval(mark.path, patience=30))
+        interval = wait_until(lambda: measure_timer_interval(mark.path, timeout=30))
     assert 0.0005 < interval < 0.5
