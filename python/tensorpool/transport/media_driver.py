@@ -169,8 +169,8 @@ def measure_timer_interval(
     """Seconds between two timer checks of a media driver, measured by its heartbeat.
 
     The media driver writes its heartbeat at each check and publishes the interval nowhere. None if the
-    heartbeat did not change twice within `timeout` seconds. Heartbeats count milliseconds: an interval of 2 ms
-    is measured as 1 to 3 ms.
+    heartbeat did not change twice within `timeout` seconds. Heartbeats count milliseconds: an interval of
+    2 ms is measured as 1 to 3 ms.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

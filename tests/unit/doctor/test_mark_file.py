@@ -72,7 +72,7 @@ def test_what_is_no_mark_file_is_told_apart(tmp_path: Path, cnc: Path) -> None:
     cnc.write_bytes(b"\0" * 4096)
     assert read_mark_file(cnc.parent) is None, "it is just being made"
     cnc.write_bytes(b"\xff" * 4096)
-    with pytest.raises(MediaDriverError, match="no mark file"):
+    with pytest.raises(MediaDriverError, match="not a mark file"):
         read_mark_file(cnc.parent)
 
 
