@@ -18,7 +18,7 @@ from ..errors import ClosedError, ForkedError
 from ..transport import Connection
 from .lease import LeaseOptions
 from .ledger import ProducerLedger
-from .metadata import ProducerMetadata
+from .metadata import MetadataOptions, ProducerMetadata, SourceDescription
 from .options import PerConsumerStreams, ProducerOptions, descriptor_stream_id
 from .owned_regions import OwnedRegions
 from .tracing import Tracer
@@ -57,6 +57,7 @@ class Producer(_native.Producer):
         *,
         descriptor_channel: str,
         streams: PerConsumerStreams,
+        metadata: MetadataOptions | None = None,
         lease: LeaseOptions | None = None,
         owned_regions: OwnedRegions | None = None,
     ) -> Self:
@@ -84,11 +85,13 @@ class Producer(_native.Producer):
                 owned_regions.remove()
             raise
         producer.owned_regions = owned_regions
+        if metadata is not None:
+            producer._metadata = ProducerMetadata(producer, metadata)
         return producer
 
-    def start_metadata(self, metadata: ProducerMetadata) -> None:
-        """Lets this producer publish metadata; called once, when its Aeron handle is registered."""
-        self._metadata = metadata
+    def publish_description(self, description: SourceDescription) -> None:
+        """Publishes the metadata that the producer was opened with; called once its handle is registered."""
+        self._open_metadata().start(description)
 
     def ledger(self) -> ProducerLedger:
         """Counts of all committed frames: published, or not and why."""

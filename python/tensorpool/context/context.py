@@ -31,7 +31,6 @@ from ..client import (
     PerConsumerStreams,
     Producer,
     ProducerKeywords,
-    ProducerMetadata,
     ProducerOptions,
     ReportOptions,
     SourceDescription,
@@ -382,17 +381,16 @@ class Context:
             options,
             descriptor_channel=descriptor_channel(context.descriptor_term_bytes),
             streams=streams if options.per_consumer_streams else replace(streams, channels=()),
+            metadata=metadata_options,
             lease=lease,
             owned_regions=regions,
         )
         if options.traces:
             producer.tracer = Tracer(self._trace_ids, self.connection.publication(self.stream_ids.control))
         self._start_endpoint(producer)
-        metadata = ProducerMetadata(producer, metadata_options)
-        producer.start_metadata(metadata)
         if description is not None:
             try:
-                metadata.start(description)
+                producer.publish_description(description)
             except BaseException:
                 producer.close()
                 raise
