@@ -39,7 +39,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-pytest_plugins = ["pytester", "tests.side_by_side"]
+pytest_plugins = ["pytester", "tests.scheduling"]
 
 call_failed = pytest.StashKey[bool]()
 
@@ -116,7 +116,7 @@ def private_directory(node: pytest.Item, kind: str) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def user_state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Epoch marks and locks go here: a test sees and touches nothing of the user's, nor of another test's."""
     home = tmp_path / "state"
     home.mkdir(mode=0o700)
@@ -125,7 +125,7 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def standalone_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contexts of this test and of its child processes do without an SHM driver, unless they ask for one."""
     monkeypatch.setenv("TENSORPOOL_CONTEXT__MODE", "standalone")
 

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 import tensorpool as tp
-from tests.nursery import Nursery
+from tests.fork_server import ForkServer
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
-nursery: Nursery | None = None
+fork_server: ForkServer | None = None
 """Where commands are started that end by themselves: without the half second that imports take (conftest)."""
 
 
@@ -41,8 +41,10 @@ class CommandLine:
         return {**kept, **places, **self.more, **changes}
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        assert nursery is not None, "the conftest has made it"
-        return nursery.run("tensorpool", *arguments, env=self.environment(**environment), timeout=PATIENCE_S)
+        assert fork_server is not None, "the conftest has made it"
+        return fork_server.run(
+            "tensorpool", *arguments, env=self.environment(**environment), timeout=TIMEOUT_S
+        )
 
     def json(self, *arguments: str) -> Any:
         """The answer of a command that has to succeed."""

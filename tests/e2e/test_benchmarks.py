@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.driver_growth import QUICK
 from benchmarks.wishes import QUICK as OWN_STREAMS
-from tests.remote import ROOT
+from tests.remote_process import ROOT
 
 PATIENCE_S = 110
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tests.e2e.commandline import PATIENCE_S, CommandLine, running
+from tests.e2e.commandline import TIMEOUT_S, CommandLine, running
 from tests.e2e.pages import ROOT, blocks, looks_like, steps, substituted
 from tests.ports import free_port
 
@@ -37,21 +37,21 @@ class Machine:
         file = self.ready / f"{words[0]}-{time.monotonic_ns()}"
         process = self.line.start(*words, "--config", str(self.config), "--ready-file", str(file))
         with running(process):
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + TIMEOUT_S
             while not file.exists():
                 assert process.poll() is None, f"{words} ended with {process.returncode}"
                 assert time.monotonic() < deadline, words
                 time.sleep(0.01)
             yield process
             process.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE_S) == 0
+            assert process.wait(TIMEOUT_S) == 0
 
     def open(self) -> tp.Context:
         return tp.open(
             "driver",
             aeron_dir=self.line.aeron_dir,
             shm_base_dir=self.line.shm_base,
-            connect_timeout=PATIENCE_S,
+            connect_timeout=TIMEOUT_S,
         )
 
 
@@ -90,7 +90,7 @@ def exchange(
             seen.add(frame.seq)
         return len(seen) >= count
 
-    wait_until(enough, timeout=PATIENCE_S)
+    wait_until(enough, timeout=TIMEOUT_S)
     return seen
 
 
@@ -118,7 +118,7 @@ def test_the_page_brings_a_stream_from_one_host_to_the_other(
             ledger = found["ledger"]
             return found if ledger and ledger["published"] and ledger["dropped"]["network"] == 0 else None
 
-        found = wait_until(told, timeout=PATIENCE_S)
+        found = wait_until(told, timeout=TIMEOUT_S)
         ledger = found["ledger"]
         dropped = ledger["dropped"]
         assert ledger["published"] == ledger["delivered"] + dropped["sender"] + dropped["receiver"]
@@ -217,5 +217,5 @@ def test_an_end_that_waits_for_what_cannot_come_says_why(
             assert process.stderr is not None
             told = next((line for line in process.stderr if "still waiting" in line), "")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE_S) == 0
+            assert process.wait(TIMEOUT_S) == 0
     assert words in told

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tests.e2e.commandline import PATIENCE_S
+from tests.e2e.commandline import TIMEOUT_S
 from tests.e2e.test_bridge_command import Machine, machines
 
 __all__ = ["machines"]
@@ -89,7 +89,7 @@ def look(consumer: tp.Consumer, seen: list[int]) -> None:
 
 
 def send_all(producer: tp.Producer, consumer: tp.Consumer, wait_until: Callable[..., Any]) -> list[int]:
-    wait_until(lambda: producer.is_connected and consumer.epoch is not None, timeout=PATIENCE_S)
+    wait_until(lambda: producer.is_connected and consumer.epoch is not None, timeout=TIMEOUT_S)
     seen: list[int] = []
     for number in range(FRAMES):
         producer.offer(content(number))
@@ -113,5 +113,5 @@ def settled(
         is_same, before = ledger == before, ledger
         return ledger if is_same and ledger.get("published") == FRAMES else None
 
-    found: dict[str, Any] = wait_until(is_over, timeout=PATIENCE_S)
+    found: dict[str, Any] = wait_until(is_over, timeout=TIMEOUT_S)
     return found

@@ -1,4 +1,4 @@
-"""docs/reference/consumer-wishes.md says what the code does: keys, events, what a report counts."""
+"""docs/reference/consumer-requests.md says what the code does: keys, events, what a report counts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tensorpool.client import ConsumerKeywords
 from tensorpool.client.ledger import DROP_REASONS
 from tensorpool.context import Event
 from tests.e2e.pages import ROOT
-from tests.remote import Background
+from tests.remote_process import Background
 
-PAGE = ROOT / "docs" / "reference" / "consumer-wishes.md"
+PAGE = ROOT / "docs" / "reference" / "consumer-requests.md"
 NATIVE = ROOT / "crates" / "dataplane" / "src"
 
 

@@ -1,4 +1,4 @@
-"""docs/how-to/describe-your-data.md, program by program, with what each prints."""
+"""docs/how-to/publish-metadata.md, program by program, with what each prints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.pages import ROOT, blocks, looks_like, sh, steps
 
-PAGE = ROOT / "docs" / "how-to" / "describe-your-data.md"
+PAGE = ROOT / "docs" / "how-to" / "publish-metadata.md"
 CAMERA, READER, TYPES, BLOBS, TRACES = range(5)
 
 

@@ -39,53 +39,57 @@ PATIENCE_S = 60
 
 
 @pytest.fixture
-def there(aeron_dir: Path, shm_base: Path) -> CommandLine:
+def command_line(aeron_dir: Path, shm_base: Path) -> CommandLine:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return CommandLine(aeron_dir, shm_base, {"PATH": path, "NO_COLOR": "1"})
 
 
 @pytest.fixture
-def home(there: CommandLine) -> Iterator[tp.Context]:
+def home(command_line: CommandLine) -> Iterator[tp.Context]:
     with tp.open(
-        "embedded", aeron_dir=there.aeron_dir, shm_base_dir=there.shm_base, announce_period=0.2
+        "embedded", aeron_dir=command_line.aeron_dir, shm_base_dir=command_line.shm_base, announce_period=0.2
     ) as context:
         yield context
 
 
-def test_streams_are_shown_as_a_table_and_as_json(there: CommandLine, home: tp.Context) -> None:
+def test_streams_are_shown_as_a_table_and_as_json(command_line: CommandLine, home: tp.Context) -> None:
     camera = home.producer(20_000, pools=["64KiB"], nslots=4, name="camera-1", tags=["lab", "a"])
     other = home.producer(20_001, pools=["64KiB"], nslots=4)
-    done = there.run("discover")
+    done = command_line.run("discover")
     assert done.returncode == 0, done.stderr
     head, first, second = done.stdout.splitlines()
     assert head.split() == ["stream", "name", "tags", "source", "driver", "slots", "pools", "producer"]
     assert re.fullmatch(r" *20000 +camera-1 +a lab +default +4 +64KiB +\d+ *", first), first
     assert second.split()[0] == "20001"
-    (found,) = there.json("discover", "--name", "camera-1", "--tag", "lab", "--tag", "a", "--stream", "20000")
+    (found,) = command_line.json(
+        "discover", "--name", "camera-1", "--tag", "lab", "--tag", "a", "--stream", "20000"
+    )
     assert found["epoch"] == str(camera.epoch)
     assert (found["name"], found["tags"], found["driver"]) == ("camera-1", ["a", "lab"], "default")
-    nothing = there.run("discover", "--name", "camera-1", "--stream", "20001", "--json")
+    nothing = command_line.run("discover", "--name", "camera-1", "--stream", "20001", "--json")
     assert (nothing.returncode, json.loads(nothing.stdout)) == (1, [])
     assert nothing.stderr == "no stream fits\n"
     assert other.attached
 
 
-def test_wrong_use_and_nobody_there_are_told_apart(there: CommandLine) -> None:
-    assert there.run("discover", "--stream", "x").returncode == 2
-    done = there.run("discover")
+def test_wrong_use_and_nobody_there_are_told_apart(command_line: CommandLine) -> None:
+    assert command_line.run("discover", "--stream", "x").returncode == 2
+    done = command_line.run("discover")
     assert done.returncode == 1
     assert "no media driver is running" in done.stderr
-    with tp.MediaDriver(there.aeron_dir):
-        done = there.run("discover", "--timeout", "0.5")
+    with tp.MediaDriver(command_line.aeron_dir):
+        done = command_line.run("discover", "--timeout", "0.5")
         assert done.returncode == 1
         assert "nobody answered within 0.5 s" in done.stderr
-        done = there.run("registry", "status", "--timeout", "0.5")
+        done = command_line.run("registry", "status", "--timeout", "0.5")
         assert done.returncode == 1
         assert "no registry answers" in done.stderr
 
 
-def test_watching_tells_of_arrivals_changes_and_ends(there: CommandLine, home: tp.Context) -> None:
-    with running(there.start("discover", "--watch", "--period", "0.05", "--json", "--tag", "cam")) as watch:
+def test_watching_tells_of_arrivals_changes_and_ends(command_line: CommandLine, home: tp.Context) -> None:
+    with running(
+        command_line.start("discover", "--watch", "--period", "0.05", "--json", "--tag", "cam")
+    ) as watch:
         assert watch.stdout is not None
 
         def line() -> dict[str, Any]:
@@ -117,12 +121,12 @@ def test_watching_tells_of_arrivals_changes_and_ends(there: CommandLine, home: t
         assert watch.wait(PATIENCE_S) == 0
 
 
-def test_on_a_terminal_watching_is_a_picture(there: CommandLine, home: tp.Context) -> None:
+def test_on_a_terminal_watching_is_a_picture(command_line: CommandLine, home: tp.Context) -> None:
     camera = home.producer(20_000, pools=["64KiB"], nslots=4, name="camera-1")
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
     command = [sys.executable, "-m", "tensorpool", "discover", "--watch", "--period", "0.05"]
-    environment = there.environment(TERM="xterm")
+    environment = command_line.environment(TERM="xterm")
     process = subprocess.Popen(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     seen = ""
@@ -173,9 +177,9 @@ def test_the_unit_of_the_registry_is_one(tmp_path: Path) -> None:
 
 
 @contextmanager
-def script(path: Path, there: CommandLine) -> Iterator[subprocess.Popen[str]]:
+def script(path: Path, command_line: CommandLine) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, path], env=there.environment(), stdout=subprocess.PIPE, text=True
+        [sys.executable, path], env=command_line.environment(), stdout=subprocess.PIPE, text=True
     )
     try:
         yield process
@@ -187,12 +191,12 @@ def script(path: Path, there: CommandLine) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_the_example_s_viewer_finds_its_camera(there: CommandLine) -> None:
+def test_the_example_s_viewer_finds_its_camera(command_line: CommandLine) -> None:
     folder = ROOT / "examples" / "find"
-    with script(folder / "camera.py", there):
+    with script(folder / "camera.py", command_line):
         done = subprocess.run(
             [sys.executable, folder / "viewer.py"],
-            env=there.environment(),
+            env=command_line.environment(),
             capture_output=True,
             text=True,
             check=False,
@@ -213,13 +217,13 @@ def programs(page: Path) -> Iterator[Any]:
 
 @pytest.mark.parametrize(("source", "expected"), list(programs(FIND)))
 def test_the_programs_of_the_page_print_what_it_says(
-    there: CommandLine, tmp_path: Path, source: str, expected: str
+    command_line: CommandLine, tmp_path: Path, source: str, expected: str
 ) -> None:
     file = tmp_path / "program.py"
     file.write_text(source, "utf-8")
     done = subprocess.run(
         [sys.executable, file],
-        env=there.environment(),
+        env=command_line.environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -228,17 +232,19 @@ def test_the_programs_of_the_page_print_what_it_says(
     assert done.stdout == expected, done.stderr
 
 
-def test_the_commands_of_the_page_show_what_it_says(there: CommandLine) -> None:
+def test_the_commands_of_the_page_show_what_it_says(command_line: CommandLine) -> None:
     (console,) = blocks(FIND, "console")
-    with script(ROOT / "examples" / "find" / "camera.py", there):
-        first = sh("tensorpool discover --watch --count 1 --source 4711 --timeout 60", there.environment())
+    with script(ROOT / "examples" / "find" / "camera.py", command_line):
+        first = sh(
+            "tensorpool discover --watch --count 1 --source 4711 --timeout 60", command_line.environment()
+        )
         # The media driver may not be there yet.
         while not first.startswith("arrived"):
             first = sh(
-                "tensorpool discover --watch --count 1 --source 4711 --timeout 60", there.environment()
+                "tensorpool discover --watch --count 1 --source 4711 --timeout 60", command_line.environment()
             )
         for command, expected in steps(console):
-            printed = sh(command, there.environment())
+            printed = sh(command, command_line.environment())
             assert looks_like(printed, expected), printed
 
 
@@ -263,7 +269,7 @@ def test_every_configuration_of_a_page_is_one(page: Path, tmp_path: Path) -> Non
 
 
 def test_the_fleet_of_the_page_is_found_as_it_says(
-    there: CommandLine, tmp_path: Path, wait_until: Callable[..., Any]
+    command_line: CommandLine, tmp_path: Path, wait_until: Callable[..., Any]
 ) -> None:
     files: dict[str, str] = {}
     for text in blocks(FLEET, "toml"):
@@ -277,10 +283,10 @@ def test_the_fleet_of_the_page_is_found_as_it_says(
     for name, text in files.items():
         (tmp_path / name).write_text(text, "utf-8")
     assert tomllib.loads(files["roof.toml"])["driver"]["instance_id"] == "roof"
-    environment = there.environment(TENSORPOOL_AERON__MEDIA_DRIVER="external")
+    environment = command_line.environment(TENSORPOOL_AERON__MEDIA_DRIVER="external")
     consoles = blocks(FLEET, "console")
     commands = next(one for one in blocks(FLEET, "sh") if "registry" in one)
-    with tp.MediaDriver(there.aeron_dir), ExitStack() as stack:
+    with tp.MediaDriver(command_line.aeron_dir), ExitStack() as stack:
         for number, line in enumerate(commands.splitlines()):
             ready = tmp_path / f"ready-{number}"
             command = f"exec {line.rstrip(' &')} --ready-file {ready}"
@@ -305,8 +311,8 @@ def test_the_fleet_of_the_page_is_found_as_it_says(
         with (
             tp.open(
                 "driver",
-                aeron_dir=there.aeron_dir,
-                shm_base_dir=there.shm_base,
+                aeron_dir=command_line.aeron_dir,
+                shm_base_dir=command_line.shm_base,
                 config=tmp_path / "client.toml",
             ) as ctx,
             ctx.consumer(name="roof camera") as frames,

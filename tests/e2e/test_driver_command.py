@@ -15,7 +15,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool.driver import read_holder
-from tests.e2e.commandline import PATIENCE_S, CommandLine, filming, running
+from tests.e2e.commandline import TIMEOUT_S, CommandLine, filming, running
 
 TOKEN = "s3same"
 
@@ -37,7 +37,7 @@ class Service:
         )
 
     def ended(self) -> int:
-        self.process.communicate(timeout=PATIENCE_S)
+        self.process.communicate(timeout=TIMEOUT_S)
         return self.process.returncode
 
 
@@ -62,23 +62,23 @@ def config(tmp_path: Path, free_stream_id: int) -> Path:
 
 
 @pytest.fixture
-def there(aeron_dir: Path, shm_base: Path) -> CommandLine:
+def command_line(aeron_dir: Path, shm_base: Path) -> CommandLine:
     return CommandLine(aeron_dir, shm_base)
 
 
 @pytest.fixture
 def driver(
-    there: CommandLine, config: Path, free_stream_id: int, tmp_path: Path, wait_until: Callable
+    command_line: CommandLine, config: Path, free_stream_id: int, tmp_path: Path, wait_until: Callable
 ) -> Iterator[Service]:
     """`tensorpool driver` with a media driver of its own."""
     ready = tmp_path / "ready"
     arguments = ["driver", "--config", str(config), "--ready-file", str(ready)]
-    with running(there.start(*arguments, stderr=subprocess.PIPE)) as process:
-        wait_until(lambda: ready.exists() or process.poll() is not None, timeout=PATIENCE_S)
+    with running(command_line.start(*arguments, stderr=subprocess.PIPE)) as process:
+        wait_until(lambda: ready.exists() or process.poll() is not None, timeout=TIMEOUT_S)
         assert process.poll() is None, process.communicate()[1]
-        yield Service(there, process, free_stream_id)
+        yield Service(command_line, process, free_stream_id)
         process.terminate()
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=TIMEOUT_S)
 
 
 def test_status_streams_and_leases(driver: Service) -> None:
@@ -97,7 +97,7 @@ def test_status_streams_and_leases(driver: Service) -> None:
         ctx.consumer(driver.stream_id) as consumer,
         filming(producer, np.zeros((8, 8), np.uint8)),
     ):
-        assert consumer.wait_for_producer(PATIENCE_S)
+        assert consumer.wait_for_producer(TIMEOUT_S)
         leases = command.json("driver", "leases")
         assert sorted(one["role"] for one in leases) == ["consumer", "producer"]
         assert all(isinstance(one["lease_id"], str) for one in leases)
@@ -146,7 +146,7 @@ def test_a_lease_is_taken_back_by_token_only(driver: Service, wait_until: Callab
                 [before["lease_id"]],
             )
 
-        wait_until(attached_again, timeout=PATIENCE_S)
+        wait_until(attached_again, timeout=TIMEOUT_S)
         nothing = command.run("driver", "revoke", "--client", "5", TENSORPOOL_TOKEN=TOKEN)
         assert (nothing.returncode, nothing.stderr) == (1, "no lease fits: nothing was revoked\n")
         assert command.run("driver", "revoke", TENSORPOOL_TOKEN=TOKEN).returncode == 2
@@ -178,35 +178,37 @@ def test_a_second_driver_says_who_holds_the_namespace(driver: Service, config: P
     assert "Traceback" not in second.stderr
 
 
-def test_the_configuration_is_checked_and_printed_without_running(there: CommandLine, config: Path) -> None:
-    good = there.run("driver", "--config", str(config), "--check")
+def test_the_configuration_is_checked_and_printed_without_running(
+    command_line: CommandLine, config: Path
+) -> None:
+    good = command_line.run("driver", "--config", str(config), "--check")
     assert (good.returncode, good.stderr) == (0, f"the configuration is good ({config})\n")
-    printed = there.run("driver", "run", "--config", str(config), "--print-config")
+    printed = command_line.run("driver", "run", "--config", str(config), "--print-config")
     assert 'name = "camera"' in printed.stdout
     assert TOKEN not in printed.stdout
     config.write_text("[driver]\nkeep_alive = '1s'\n")
-    bad = there.run("driver", "--config", str(config), "--check")
+    bad = command_line.run("driver", "--config", str(config), "--check")
     assert bad.returncode == 1
     assert "did you mean 'keepalive'?" in bad.stderr
-    assert not there.aeron_dir.exists()
+    assert not command_line.aeron_dir.exists()
 
 
 @pytest.mark.parametrize("verb", ["status", "streams", "leases"])
-def test_without_a_driver_there_is_a_sentence(there: CommandLine, verb: str) -> None:
-    with tp.MediaDriver(there.aeron_dir):
-        done = there.run("driver", verb, "--timeout", "0.5")
+def test_without_a_driver_there_is_a_sentence(command_line: CommandLine, verb: str) -> None:
+    with tp.MediaDriver(command_line.aeron_dir):
+        done = command_line.run("driver", verb, "--timeout", "0.5")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: no SHM driver answers on this media driver: start one with")
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_embedded_driver_is_seen_too(there: CommandLine, free_stream_id: int) -> None:
+def test_an_embedded_driver_is_seen_too(command_line: CommandLine, free_stream_id: int) -> None:
     with (
-        tp.open("embedded", aeron_dir=there.aeron_dir, shm_base_dir=there.shm_base) as ctx,
+        tp.open("embedded", aeron_dir=command_line.aeron_dir, shm_base_dir=command_line.shm_base) as ctx,
         ctx.producer(free_stream_id, pools=["64KiB"], nslots=2, name="here"),
     ):
-        assert there.json("driver", "status")["embedded"] is True
-        (stream,) = there.json("driver", "streams")
+        assert command_line.json("driver", "status")["embedded"] is True
+        (stream,) = command_line.json("driver", "streams")
         assert (stream["name"], stream["kind"]) == ("here", "dynamic")
-        elsewhere = replace(there, more={"TENSORPOOL_SHM__NAMESPACE": "other"})
+        elsewhere = replace(command_line, more={"TENSORPOOL_SHM__NAMESPACE": "other"})
         assert elsewhere.json("driver", "status")["namespace"] == "default"

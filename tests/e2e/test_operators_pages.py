@@ -28,16 +28,16 @@ SIZING, NUMA, IDS, DMA, CLOCKS, OTHERS = (
         "place-memory-on-a-numa-node",
         "plan-stream-ids",
         "fill-a-slot-by-dma",
-        "keep-clocks-together",
-        "keep-others-out",
+        "synchronise-clocks",
+        "restrict-access",
     )
 )
-WISHES = REFERENCE / "consumer-wishes.md"
+WISHES = REFERENCE / "consumer-requests.md"
 PATIENCE_S = 60
 
 
 @pytest.fixture
-def there(aeron_dir: Path, shm_base: Path) -> CommandLine:
+def command_line(aeron_dir: Path, shm_base: Path) -> CommandLine:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return CommandLine(aeron_dir, shm_base, {"PATH": path, "NO_COLOR": "1"})
 
@@ -57,13 +57,13 @@ def cases() -> Iterator[object]:
 
 @pytest.mark.parametrize(("source", "expected"), list(cases()))
 def test_a_program_prints_what_the_page_says(
-    there: CommandLine, tmp_path: Path, source: str, expected: str
+    command_line: CommandLine, tmp_path: Path, source: str, expected: str
 ) -> None:
     script = tmp_path / "program.py"
     script.write_text(source, "utf-8")
     done = subprocess.run(
         [sys.executable, script],
-        env=there.environment(),
+        env=command_line.environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -81,47 +81,47 @@ def test_every_program_of_a_page_is_followed_by_what_it_prints(page: Path) -> No
 # --- sizing
 
 
-def test_the_sizing_of_the_page_is_what_the_command_says(there: CommandLine) -> None:
+def test_the_sizing_of_the_page_is_what_the_command_says(command_line: CommandLine) -> None:
     (console,) = blocks(SIZING, "console")
     ((command, expected),) = steps(console)
-    printed = sh(command, there.environment()).replace(str(there.shm_base), "/dev/shm")
+    printed = sh(command, command_line.environment()).replace(str(command_line.shm_base), "/dev/shm")
     assert looks_like(printed, expected), printed
 
 
 # --- NUMA
 
 
-def test_the_pages_of_a_stream_lie_where_the_driver_put_them(there: CommandLine) -> None:
+def test_the_pages_of_a_stream_lie_where_the_driver_put_them(command_line: CommandLine) -> None:
     """All at once when they are made, by the policy of the process that makes them."""
     if shutil.which("numactl") is None:
         pytest.skip("no numactl here")
     (source, expected) = next(programs(NUMA))
     (by_hand,) = (line for line in "".join(blocks(NUMA, "sh")).splitlines() if "--membind" in line)
     bound = by_hand.partition("tensorpool")[0]
-    script = there.shm_base / "program.py"
+    script = command_line.shm_base / "program.py"
     script.write_text(source, "utf-8")
     try:
-        assert sh(f"{bound} {sys.executable} {script}", there.environment()) == expected
-        assert "configuration is good" in sh(by_hand, there.environment())
-        assert "invalid" in sh(f"{bound.replace('=0', '=63')} true", there.environment())
+        assert sh(f"{bound} {sys.executable} {script}", command_line.environment()) == expected
+        assert "configuration is good" in sh(by_hand, command_line.environment())
+        assert "invalid" in sh(f"{bound.replace('=0', '=63')} true", command_line.environment())
     finally:
         script.unlink()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_a_tmpfs_with_a_policy_of_its_own_serves_a_driver(there: CommandLine, tmp_path: Path) -> None:
+def test_a_tmpfs_with_a_policy_of_its_own_serves_a_driver(command_line: CommandLine, tmp_path: Path) -> None:
     block = next(one for one in blocks(NUMA, "sh") if "mount -t tmpfs" in one)
     here = tmp_path / "node0"
-    assert sh(f"set -eu\n{block.replace('/mnt/tensorpool-0', str(here))}", there.environment()) == ""
+    assert sh(f"set -eu\n{block.replace('/mnt/tensorpool-0', str(here))}", command_line.environment()) == ""
     try:
-        with tp.open("embedded", aeron_dir=there.aeron_dir, shm_base_dir=here) as context:
+        with tp.open("embedded", aeron_dir=command_line.aeron_dir, shm_base_dir=here) as context:
             producer = context.producer(20_000, pools=["1MiB"], nslots=4)
             maps = Path("/proc/self/numa_maps").read_text().splitlines()
             pools = [line for line in maps if f"/20000/{producer.epoch}/1.pool" in line]
             # 4 MiB and a superblock in pages, all there before the first frame.
             assert any(" bind:0 " in line and " N0=1025 " in line for line in pools), pools
     finally:
-        assert sh(f"umount {here}", there.environment()) == ""
+        assert sh(f"umount {here}", command_line.environment()) == ""
 
 
 def test_the_drop_in_of_the_page_names_settings_of_services() -> None:
@@ -169,17 +169,17 @@ def sockets() -> list[str]:
     return [link for link in links if link.startswith("socket:[") and link[8:-1] in tables.split()]
 
 
-def test_modes_are_those_of_the_page(there: CommandLine) -> None:
+def test_modes_are_those_of_the_page(command_line: CommandLine) -> None:
     (console,) = blocks(OTHERS, "console")
     # Of other tests: a Spark that runs, for one.
     foreign = set(sockets())
-    context = tp.open("embedded", aeron_dir=there.aeron_dir, shm_base_dir=there.shm_base)
+    context = tp.open("embedded", aeron_dir=command_line.aeron_dir, shm_base_dir=command_line.shm_base)
     before = os.umask(0)
     try:
         with context, context.producer(10_000, pools=["64KiB"], nslots=4):
             for command, expected in steps(console):
-                here = substituted(command, {"/dev/shm/tensorpool-": f"{there.shm_base}/tensorpool-"})
-                assert sh(here, there.environment()) == expected
+                here = substituted(command, {"/dev/shm/tensorpool-": f"{command_line.shm_base}/tensorpool-"})
+                assert sh(here, command_line.environment()) == expected
             # No door to the network.
             assert set(sockets()) <= foreign
     finally:
@@ -261,7 +261,7 @@ def offer(producer):
 
 
 def test_driver_producer_and_consumer_use_no_more_memory_than_their_profiles_allow(
-    there: CommandLine, tmp_path: Path
+    command_line: CommandLine, tmp_path: Path
 ) -> None:
     rules = profiles()
     assert rules.keys() == ROLES.keys()
@@ -272,7 +272,7 @@ def test_driver_producer_and_consumer_use_no_more_memory_than_their_profiles_all
         script.write_text(PREFACE + source, "utf-8")
         running[name] = subprocess.Popen(
             [sys.executable, script],
-            env=there.environment(),
+            env=command_line.environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -291,7 +291,7 @@ def test_driver_producer_and_consumer_use_no_more_memory_than_their_profiles_all
         is_there("tensorpool-producer")
         is_there("tensorpool-consumer")
         for name, process in running.items():
-            used = used_by(process.pid, there)
+            used = used_by(process.pid, command_line)
             assert any(path.endswith("header.ring") for path, _ in used), (name, used)
             beyond = [
                 (path, how)
@@ -300,7 +300,9 @@ def test_driver_producer_and_consumer_use_no_more_memory_than_their_profiles_all
             ]
             assert beyond == [], name
         # The rules can say no: a consumer's would not do for a producer.
-        written = {path for path, how in used_by(running["tensorpool-producer"].pid, there) if how == "w"}
+        written = {
+            path for path, how in used_by(running["tensorpool-producer"].pid, command_line) if how == "w"
+        }
         consumer = rules["tensorpool-consumer"]
         assert any(
             path.endswith(".pool") and not any(r.fullmatch(path) and "w" in how for r, how in consumer)

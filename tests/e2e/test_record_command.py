@@ -15,7 +15,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import recording
-from tests.e2e.commandline import PATIENCE_S, CommandLine, filming, running
+from tests.e2e.commandline import TIMEOUT_S, CommandLine, filming, running
 from tests.e2e.terminal import ended, in_terminal, interrupt
 
 IMAGE = np.arange(1000, dtype=np.uint16)
@@ -68,9 +68,9 @@ def test_ctrl_c_seals_and_prints_the_ledger(
     root = tmp_path / "recording"
     process = shell.start(*small(camera, root), stderr=subprocess.PIPE)
     with running(process), filming(camera, IMAGE):
-        wait_until(lambda: rows(root, camera.stream_id) > 20, timeout=PATIENCE_S)
+        wait_until(lambda: rows(root, camera.stream_id) > 20, timeout=TIMEOUT_S)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE_S)
+        out, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, err
     assert f"stream {camera.stream_id}" in out
     assert "span " in out
@@ -107,11 +107,11 @@ def test_after_kill_9_it_says_what_it_found_and_goes_on(
     with filming(camera, IMAGE):
         process = shell.start(*small(camera, root))
         with running(process):
-            wait_until(lambda: rows(root, camera.stream_id) > 20, timeout=PATIENCE_S)
+            wait_until(lambda: rows(root, camera.stream_id) > 20, timeout=TIMEOUT_S)
         kept = rows(root, camera.stream_id)
         # A quick successor may find all that the dead one has not read: not after more than the ring holds.
         gone = camera.next_seq + 300
-        wait_until(lambda: camera.next_seq > gone, timeout=PATIENCE_S)
+        wait_until(lambda: camera.next_seq > gone, timeout=TIMEOUT_S)
         done = shell.run(*small(camera, root), "--frames", "20", "--json")
     assert done.returncode == 0, done.stderr
     assert "left open" in done.stderr

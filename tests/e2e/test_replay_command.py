@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import tensorpool as tp
 from tensorpool.cli import cli
-from tests.e2e.commandline import PATIENCE_S, CommandLine, running
+from tests.e2e.commandline import TIMEOUT_S, CommandLine, running
 from tests.integration.replayer.conftest import MS, START_NS, Listener, record
 
 
@@ -50,7 +50,7 @@ def test_what_is_played_arrives_and_is_accounted_for(
         line.start("replay", str(root), "--speed", "max", "--json", *FOR_LISTENERS[:-1], "5")
     ) as process:
         got = listener.until(30)
-        out, _ = process.communicate(timeout=PATIENCE_S)
+        out, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0
     assert [frame.timestamp_ns for frame in got] == [1_000 + 10 * seq for seq in range(30)]
     last = json.loads(out.splitlines()[-1])
@@ -73,7 +73,7 @@ def test_words_are_for_people_and_go_to_stderr(line: CommandLine, root: Path, fr
 
 def test_steps_are_taken_one_for_each_line(line: CommandLine, root: Path) -> None:
     with running(line.start("replay", str(root), "--step", "--json", stdin=subprocess.PIPE)) as process:
-        out, _ = process.communicate("\n\n\n", timeout=PATIENCE_S)
+        out, _ = process.communicate("\n\n\n", timeout=TIMEOUT_S)
     assert process.returncode == 0
     *frames, last = map(json.loads, out.splitlines())
     assert [frame["seq"] for frame in frames] == ["0", "1", "2"]
@@ -90,7 +90,7 @@ def test_a_loop_ends_in_good_order(
     ) as process:
         listener.until(60)
         process.send_signal(end)
-        _, err = process.communicate(timeout=PATIENCE_S)
+        _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, err
     assert "played" in err
 

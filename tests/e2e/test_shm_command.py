@@ -14,40 +14,43 @@ from tests.e2e.commandline import CommandLine
 
 
 @pytest.fixture
-def there(aeron_dir: Path, shm_base: Path) -> CommandLine:
+def command_line(aeron_dir: Path, shm_base: Path) -> CommandLine:
     return CommandLine(aeron_dir, shm_base)
 
 
 @pytest.fixture
-def stream(there: CommandLine, free_stream_id: int) -> Iterator[Path]:
+def stream(command_line: CommandLine, free_stream_id: int) -> Iterator[Path]:
     """The directory of a stream with three frames in it."""
     with (
-        tp.MediaDriver(there.aeron_dir),
+        tp.MediaDriver(command_line.aeron_dir),
         tp.open(
-            "standalone", aeron_dir=there.aeron_dir, media_driver="external", shm_base_dir=there.shm_base
+            "standalone",
+            aeron_dir=command_line.aeron_dir,
+            media_driver="external",
+            shm_base_dir=command_line.shm_base,
         ) as ctx,
         ctx.producer(free_stream_id, pools=["64KiB"], nslots=4) as producer,
     ):
         for _ in range(3):
             producer.offer(np.ones((32, 16), np.float32))
-        (directory,) = there.shm_base.glob("*/*/*")
+        (directory,) = command_line.shm_base.glob("*/*/*")
         yield directory
 
 
-def test_a_living_stream_is_sound(there: CommandLine, stream: Path) -> None:
-    done = there.run("shm", "inspect", str(stream))
+def test_a_living_stream_is_sound(command_line: CommandLine, stream: Path) -> None:
+    done = command_line.run("shm", "inspect", str(stream))
     assert done.returncode == 0, done.stdout
     assert "newest sequence 2; 3 committed, 0 in progress, 1 empty" in done.stdout
     assert "32x16" in done.stdout
     assert "✓ no rule is broken" in done.stdout
     assert "alive" in done.stdout
-    one_slot = there.run("shm", "inspect", str(stream), "--slots", "1").stdout
+    one_slot = command_line.run("shm", "inspect", str(stream), "--slots", "1").stdout
     assert one_slot.count("committed  32x16") == 1
     assert "2 more; --slots 4 lists all" in one_slot
 
 
-def test_machines_get_json_with_wide_numbers_as_text(there: CommandLine, stream: Path) -> None:
-    (report,) = there.json("shm", "inspect", str(stream))
+def test_machines_get_json_with_wide_numbers_as_text(command_line: CommandLine, stream: Path) -> None:
+    (report,) = command_line.json("shm", "inspect", str(stream))
     ring, pool = report["regions"]
     assert report["valid"] is True
     assert (ring["kind"], pool["kind"]) == ("header ring", "payload pool")
@@ -65,31 +68,31 @@ def test_machines_get_json_with_wide_numbers_as_text(there: CommandLine, stream:
     assert ring["superblock"]["epoch"] == Path(report["directory"]).name
 
 
-def test_a_uri_is_a_path_too(there: CommandLine, stream: Path) -> None:
+def test_a_uri_is_a_path_too(command_line: CommandLine, stream: Path) -> None:
     (pool,) = stream.glob("*/1.pool")
-    (report,) = there.json("shm", "inspect", f"shm:file?path={pool}")
+    (report,) = command_line.json("shm", "inspect", f"shm:file?path={pool}")
     assert [one["path"] for one in report["regions"]] == [str(pool)]
 
 
 def test_a_broken_region_is_status_1_and_says_what_is_broken(
-    there: CommandLine, stream: Path, tmp_path: Path
+    command_line: CommandLine, stream: Path, tmp_path: Path
 ) -> None:
     (pool,) = stream.glob("*/1.pool")
     copy = tmp_path / "1.pool"
     copy.write_bytes(b"\0" + pool.read_bytes()[1:])
-    done = there.run("shm", "inspect", str(copy))
+    done = command_line.run("shm", "inspect", str(copy))
     assert done.returncode == 1
     assert "✗ 1.pool: magic is" in done.stdout
-    again = there.run("shm", "inspect", str(copy), "--json")
+    again = command_line.run("shm", "inspect", str(copy), "--json")
     assert again.returncode == 1
     assert json.loads(again.stdout)[0]["valid"] is False
 
 
-def test_what_is_not_there_is_one_sentence(there: CommandLine, tmp_path: Path) -> None:
-    done = there.run("shm", "inspect", str(tmp_path / "nothing"))
+def test_what_is_not_there_is_one_sentence(command_line: CommandLine, tmp_path: Path) -> None:
+    done = command_line.run("shm", "inspect", str(tmp_path / "nothing"))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"error: {tmp_path}/nothing: No such file or directory\n"
-    empty = there.run("shm", "inspect", str(tmp_path))
+    empty = command_line.run("shm", "inspect", str(tmp_path))
     assert empty.returncode == 1
     assert "has no regions: name a region file" in empty.stderr
-    assert there.run("shm", "inspect").returncode == 2
+    assert command_line.run("shm", "inspect").returncode == 2

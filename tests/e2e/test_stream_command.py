@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tests.e2e.commandline import PATIENCE_S, CommandLine, filming, running
-from tests.remote import Background
+from tests.e2e.commandline import TIMEOUT_S, CommandLine, filming, running
+from tests.remote_process import Background
 
 IMAGE = np.arange(48 * 64, dtype=np.uint16).reshape(48, 64)
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -44,38 +44,43 @@ def _often_announced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def there(aeron_dir: Path, shm_base: Path) -> CommandLine:
+def command_line(aeron_dir: Path, shm_base: Path) -> CommandLine:
     return CommandLine(aeron_dir, shm_base)
 
 
 @pytest.fixture(params=["standalone", "embedded"])
 def any_live(
-    request: pytest.FixtureRequest, there: CommandLine, free_stream_ids: Callable[[], int]
+    request: pytest.FixtureRequest, command_line: CommandLine, free_stream_ids: Callable[[], int]
 ) -> Iterator[Live]:
     """With a driver and without: tools look at both alike."""
-    with system(request.param, there, free_stream_ids) as live:
+    with system(request.param, command_line, free_stream_ids) as live:
         yield live
 
 
 @pytest.fixture
-def live(there: CommandLine, free_stream_ids: Callable[[], int]) -> Iterator[Live]:
-    with system("standalone", there, free_stream_ids) as live:
+def live(command_line: CommandLine, free_stream_ids: Callable[[], int]) -> Iterator[Live]:
+    with system("standalone", command_line, free_stream_ids) as live:
         yield live
 
 
 @contextmanager
 def system(
-    mode: Literal["standalone", "embedded"], there: CommandLine, free_stream_ids: Callable[[], int]
+    mode: Literal["standalone", "embedded"], command_line: CommandLine, free_stream_ids: Callable[[], int]
 ) -> Iterator[Live]:
     pictures, silent = free_stream_ids(), free_stream_ids()
     with (
-        tp.MediaDriver(there.aeron_dir),
-        tp.open(mode, aeron_dir=there.aeron_dir, media_driver="external", shm_base_dir=there.shm_base) as ctx,
+        tp.MediaDriver(command_line.aeron_dir),
+        tp.open(
+            mode,
+            aeron_dir=command_line.aeron_dir,
+            media_driver="external",
+            shm_base_dir=command_line.shm_base,
+        ) as ctx,
         ctx.producer(pictures, pools=["64KiB"], nslots=8) as producer,
         ctx.producer(silent, pools=["4KiB"], nslots=2),
         filming(producer, IMAGE),
     ):
-        yield Live(there, pictures, silent)
+        yield Live(command_line, pictures, silent)
 
 
 def test_ls_and_info_tell_of_every_stream(any_live: Live) -> None:
@@ -127,7 +132,7 @@ def test_hz_tells_how_long_frames_take_to_get_here(live: Live) -> None:
 
 
 def test_info_lists_what_the_source_says_of_itself(
-    there: CommandLine, free_stream_ids: Callable[[], int]
+    command_line: CommandLine, free_stream_ids: Callable[[], int]
 ) -> None:
     described, plain = free_stream_ids(), free_stream_ids()
     attributes = {
@@ -139,15 +144,15 @@ def test_info_lists_what_the_source_says_of_itself(
         "rude": "\x1b[31mred",
     }
     with (
-        tp.MediaDriver(there.aeron_dir),
-        tp.open("standalone", aeron_dir=there.aeron_dir, shm_base_dir=there.shm_base) as ctx,
+        tp.MediaDriver(command_line.aeron_dir),
+        tp.open("standalone", aeron_dir=command_line.aeron_dir, shm_base_dir=command_line.shm_base) as ctx,
         ctx.producer(described, pools=["64KiB"], name="camera", tags=["lab"], metadata=attributes),
         ctx.producer(plain, pools=["4KiB"]),
     ):
-        told = there.json("stream", "info", str(described))["metadata"]
-        words = there.run("stream", "info", str(described)).stdout
-        nothing = there.json("stream", "info", str(plain))
-        bare = there.run("stream", "info", str(plain)).stdout
+        told = command_line.json("stream", "info", str(described))["metadata"]
+        words = command_line.run("stream", "info", str(described)).stdout
+        nothing = command_line.json("stream", "info", str(plain))
+        bare = command_line.run("stream", "info", str(plain)).stdout
     assert told["version"] == 1
     found = told["attributes"]
     assert (found["serial"], found["gain"], found["roi"]) == ("A1", 2.5, [0, 0, 64, 48])
@@ -307,19 +312,19 @@ def test_looking_leaves_no_trace(live: Live) -> None:
     assert sorted(live.command.shm_base.rglob("*")) == before
 
 
-def test_nothing_is_said_in_words(there: CommandLine) -> None:
-    with tp.MediaDriver(there.aeron_dir):
-        done = there.run("stream", "ls")
+def test_nothing_is_said_in_words(command_line: CommandLine) -> None:
+    with tp.MediaDriver(command_line.aeron_dir):
+        done = command_line.run("stream", "ls")
         assert (done.returncode, done.stdout) == (0, "")
         assert done.stderr == "no stream is announced on this media driver\n"
-        assert there.json("stream", "ls") == []
-        watched = there.run("stream", "watch", "--timeout", "1")
+        assert command_line.json("stream", "ls") == []
+        watched = command_line.run("stream", "watch", "--timeout", "1")
         assert watched.returncode == 1
         assert watched.stderr == "error: no stream is announced on this media driver within 1 s\n"
-    gone = there.run("stream", "ls")
+    gone = command_line.run("stream", "ls")
     assert gone.returncode == 1
     assert "no media driver is running" in gone.stderr
-    assert there.run("stream", "echo", "0").returncode == 2
+    assert command_line.run("stream", "echo", "0").returncode == 2
 
 
 AS_NOBODY = """
@@ -333,53 +338,53 @@ main()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_places_of_another_user_are_named_as_such(there: CommandLine, tmp_path: Path) -> None:
+def test_places_of_another_user_are_named_as_such(command_line: CommandLine, tmp_path: Path) -> None:
     def look(state: str) -> str:
         done = subprocess.run(
             [sys.executable, "-c", AS_NOBODY],
-            env=there.environment(XDG_STATE_HOME=state),
+            env=command_line.environment(XDG_STATE_HOME=state),
             capture_output=True,
             text=True,
             check=False,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
         )
         assert done.returncode == 1
         return done.stderr
 
-    with tp.MediaDriver(there.aeron_dir), tempfile.TemporaryDirectory() as state:
+    with tp.MediaDriver(command_line.aeron_dir), tempfile.TemporaryDirectory() as state:
         os.chown(state, 65534, 65534)
         words = look(state)
-        assert f"the media driver in {there.aeron_dir} is root's, and you may not enter there" in words
+        assert f"the media driver in {command_line.aeron_dir} is root's, and you may not enter there" in words
         (tmp_path / "closed").mkdir(mode=0o700)
-        there.aeron_dir.chmod(0o755)
+        command_line.aeron_dir.chmod(0o755)
         words = look(str(tmp_path / "closed"))
         assert re.fullmatch(r"error: .*/closed/.*: Permission denied; tensorpool doctor says .*\n", words)
 
 
 @pytest.mark.leaves_files("the first producer is killed")
 def test_echo_goes_on_when_the_producer_was_killed_and_came_back(
-    there: CommandLine, free_stream_id: int
+    command_line: CommandLine, free_stream_id: int
 ) -> None:
-    with tp.MediaDriver(there.aeron_dir), running(start_camera(there, free_stream_id)) as first:
+    with tp.MediaDriver(command_line.aeron_dir), running(start_camera(command_line, free_stream_id)) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "up\n"
-        echo = there.start("stream", "echo", str(free_stream_id), "--json", stderr=subprocess.PIPE)
+        echo = command_line.start("stream", "echo", str(free_stream_id), "--json", stderr=subprocess.PIPE)
         with running(echo):
             assert echo.stdout is not None
             before = json.loads(echo.stdout.readline())
             first.kill()
-            first.wait(PATIENCE_S)
-            with running(start_camera(there, free_stream_id)):
+            first.wait(TIMEOUT_S)
+            with running(start_camera(command_line, free_stream_id)):
                 while (line := json.loads(echo.stdout.readline()))["epoch"] == before["epoch"]:
                     pass
                 echo.send_signal(signal.SIGINT)
-                words = echo.communicate(timeout=PATIENCE_S)[1]
+                words = echo.communicate(timeout=TIMEOUT_S)[1]
     assert int(line["epoch"]) > int(before["epoch"])
     assert words == f"the stream begins anew: epoch {line['epoch']}\n"
     assert echo.returncode == 0
 
 
-def start_camera(there: CommandLine, stream_id: int) -> subprocess.Popen[str]:
+def start_camera(command_line: CommandLine, stream_id: int) -> subprocess.Popen[str]:
     script = (
         "import time, numpy as np, tensorpool as tp\n"
         "with tp.open('standalone', media_driver='external') as ctx:\n"
@@ -390,5 +395,5 @@ def start_camera(there: CommandLine, stream_id: int) -> subprocess.Popen[str]:
         "            time.sleep(0.01)\n"
     )
     return subprocess.Popen(
-        [sys.executable, "-c", script], env=there.environment(), stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script], env=command_line.environment(), stdout=subprocess.PIPE, text=True
     )

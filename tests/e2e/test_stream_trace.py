@@ -19,18 +19,21 @@ ARRAY = np.zeros(8)
 
 
 @pytest.fixture
-def there(aeron_dir: Path, shm_base: Path) -> CommandLine:
+def command_line(aeron_dir: Path, shm_base: Path) -> CommandLine:
     return CommandLine(aeron_dir, shm_base)
 
 
 @contextmanager
-def lineage(there: CommandLine, ids: list[int], *, traces: bool = True) -> Iterator[int]:
+def lineage(command_line: CommandLine, ids: list[int], *, traces: bool = True) -> Iterator[int]:
     """left and right make depth, depth makes map: each frame of each step, until the end. A root's trace."""
     stop = threading.Event()
     with (
-        tp.MediaDriver(there.aeron_dir),
+        tp.MediaDriver(command_line.aeron_dir),
         tp.open(
-            "standalone", aeron_dir=there.aeron_dir, media_driver="external", shm_base_dir=there.shm_base
+            "standalone",
+            aeron_dir=command_line.aeron_dir,
+            media_driver="external",
+            shm_base_dir=command_line.shm_base,
         ) as ctx,
     ):
         steps = [ctx.producer(one, pools=["4KiB"], traces=traces) for one in ids]
@@ -78,12 +81,12 @@ def ids(free_stream_ids: Callable[[], int]) -> list[int]:
     return [free_stream_ids() for _ in range(4)]
 
 
-def test_the_lineage_of_a_stream_s_frames(there: CommandLine, ids: list[int]) -> None:
-    with lineage(there, ids):
-        done = there.run("stream", "trace", str(ids[3]), "--count", "6", "--json", "--timeout", "50")
+def test_the_lineage_of_a_stream_s_frames(command_line: CommandLine, ids: list[int]) -> None:
+    with lineage(command_line, ids):
+        done = command_line.run("stream", "trace", str(ids[3]), "--count", "6", "--json", "--timeout", "50")
         assert done.returncode == 0, done.stderr
         trees = [json.loads(line) for line in done.stdout.splitlines()]
-        words = there.run("stream", "trace", str(ids[2]), "--count", "1", "--timeout", "50").stdout
+        words = command_line.run("stream", "trace", str(ids[2]), "--count", "1", "--timeout", "50").stdout
     assert len(trees) == 6
     assert {tree["frame"]["stream_id"] for tree in trees} == {ids[3]}
     carried = [tree for tree in trees if ids[2] in {frame["stream_id"] for frame in tree["frames"]}]
@@ -103,10 +106,10 @@ def test_the_lineage_of_a_stream_s_frames(there: CommandLine, ids: list[int]) ->
     assert [branch[4:].split(" ")[0] for branch in branches] == [str(ids[0]), str(ids[1])]
 
 
-def test_all_that_descends_from_a_trace(there: CommandLine, ids: list[int]) -> None:
-    with lineage(there, ids) as root:
-        done = there.run("stream", "trace", str(root), "--count", "3", "--json", "--timeout", "50")
-        missing = there.run("stream", "trace", str(root + 1), "--timeout", "1")
+def test_all_that_descends_from_a_trace(command_line: CommandLine, ids: list[int]) -> None:
+    with lineage(command_line, ids) as root:
+        done = command_line.run("stream", "trace", str(root), "--count", "3", "--json", "--timeout", "50")
+        missing = command_line.run("stream", "trace", str(root + 1), "--timeout", "1")
     trees = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(trees) == 3
     assert {tree["frame"]["stream_id"] for tree in trees} == {ids[3]}
@@ -115,10 +118,10 @@ def test_all_that_descends_from_a_trace(there: CommandLine, ids: list[int]) -> N
     assert missing.stderr == f"error: no frame carried trace {root + 1} or was made from it within 1 s\n"
 
 
-def test_a_stream_without_traces_is_told_so(there: CommandLine, ids: list[int]) -> None:
-    with lineage(there, ids, traces=False):
-        done = there.run("stream", "trace", str(ids[3]), "--timeout", "1.5")
-        silent = there.run("stream", "trace", "9", "--timeout", "0.5")
+def test_a_stream_without_traces_is_told_so(command_line: CommandLine, ids: list[int]) -> None:
+    with lineage(command_line, ids, traces=False):
+        done = command_line.run("stream", "trace", str(ids[3]), "--timeout", "1.5")
+        silent = command_line.run("stream", "trace", "9", "--timeout", "0.5")
     assert (done.returncode, silent.returncode) == (1, 1)
     assert "had a trace within 1.5 s; its producer needs traces=True" in done.stderr
     assert "stream 9" in silent.stderr

@@ -1,4 +1,4 @@
-"""docs/how-to/watch-a-system: its pictures are what the command draws, its commands work.
+"""docs/how-to/monitor-a-system: its pictures are what the command draws, its commands work.
 
 TENSORPOOL_WRITE_PICTURES=1 pytest tests/e2e/test_watch_page.py      makes the pictures anew
 """
@@ -34,14 +34,17 @@ def camera(n: int) -> npt.NDArray[np.uint8]:
 
 
 @contextmanager
-def laboratory(there: CommandLine, out: Path) -> Iterator[None]:
+def laboratory(command_line: CommandLine, out: Path) -> Iterator[None]:
     """Two cameras, a detector, a lidar that is silent; readers, one of them slow; a recorder."""
     stop = threading.Event()
     with ExitStack() as stack:
-        stack.enter_context(tp.MediaDriver(there.aeron_dir))
+        stack.enter_context(tp.MediaDriver(command_line.aeron_dir))
         ctx = stack.enter_context(
             tp.open(
-                "embedded", aeron_dir=there.aeron_dir, media_driver="external", shm_base_dir=there.shm_base
+                "embedded",
+                aeron_dir=command_line.aeron_dir,
+                media_driver="external",
+                shm_base_dir=command_line.shm_base,
             )
         )
 
@@ -80,17 +83,17 @@ def words_of(picture: Path) -> str:
 
 
 def test_the_pictures_are_what_the_command_draws(aeron_dir: Path, shm_base: Path, tmp_path: Path) -> None:
-    there = CommandLine(aeron_dir, shm_base)
+    command_line = CommandLine(aeron_dir, shm_base)
     writes = os.environ.get("TENSORPOOL_WRITE_PICTURES") == "1"
     place = IMAGES if writes else tmp_path
-    with laboratory(there, tmp_path / "recording"):
+    with laboratory(command_line, tmp_path / "recording"):
         # A slow reader has lost something by then, and everybody was heard of twice.
-        done = there.run("top", "--once", "--timeout", "6")
+        done = command_line.run("top", "--once", "--timeout", "6")
         assert done.returncode == 0, done.stderr
         for name, more in {"top": (), "top-stream": ("--stream", "10000")}.items():
             lines = "16" if name == "top" else "30"
             arguments = ("top", "--svg", str(place / f"{name}.svg"), "--timeout", "6", *more)
-            done = there.run(*arguments, COLUMNS="90", LINES=lines)
+            done = command_line.run(*arguments, COLUMNS="90", LINES=lines)
             assert done.returncode == 0, done.stderr
     expected = {
         "top": ("streams live", "camera-left", "camera-right", "detections", "lidar", "5 recorders 1"),
@@ -106,7 +109,7 @@ def test_the_pictures_are_what_the_command_draws(aeron_dir: Path, shm_base: Path
 
 def test_the_page_names_only_pictures_and_files_that_are_there() -> None:
     page = next(
-        one for one in HOW_TO.glob("watch-a-system*.md") if "images/top.svg" in one.read_text("utf-8")
+        one for one in HOW_TO.glob("monitor-a-system*.md") if "images/top.svg" in one.read_text("utf-8")
     )
     text = page.read_text("utf-8")
     for image in re.findall(r"!\[[^]]*]\(([^)]+)\)", text):

@@ -6,5 +6,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _without_a_driver(stand_alone: None) -> None:
+def _without_a_driver(standalone_mode: None) -> None:
     """The data plane alone: producers own their memory."""

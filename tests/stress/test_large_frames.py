@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import tensorpool as tp
-from tests.remote import Background, Remote
+from tests.remote_process import Background, RemoteProcess
 
 from .roles import Listener
 
@@ -20,7 +20,7 @@ def test_large_frames_at_full_speed_do_not_make_the_producer_look_dead(
     """Each offer holds the producer's lock for milliseconds, and the next one follows at once."""
     options = {"aeron_dir": str(aeron_dir), "shm_base_dir": str(shm_base), "announce_period": 0.3}
     frame = np.ones(16 << 20, np.uint8)
-    with tp.open(**options) as context, Remote(Listener, options, free_stream_id) as listener:  # type: ignore[arg-type]
+    with tp.open(**options) as context, RemoteProcess(Listener, options, free_stream_id) as listener:  # type: ignore[arg-type]
         producer = context.producer(free_stream_id, pools=["16MiB"], nslots=2)
         wait_until(lambda: listener.call("epoch") == producer.epoch)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tensorpool as tp
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 from .roles import Reader, Writer
 
@@ -23,12 +23,12 @@ WaitUntil = Callable[..., Any]
 class Run:
     """One writer and its readers, and what they had to say at the end."""
 
-    writer: Remote
-    readers: list[Remote]
+    writer: RemoteProcess
+    readers: list[RemoteProcess]
     wait_until: WaitUntil
 
-    def write(self, frames: int, patience: float) -> dict[str, Any]:
-        ledger: dict[str, Any] = self.writer.call("write", frames=frames, patience=patience)
+    def write(self, frames: int, reply_timeout: float) -> dict[str, Any]:
+        ledger: dict[str, Any] = self.writer.call("write", frames=frames, reply_timeout=reply_timeout)
         return ledger
 
     def finish(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -48,8 +48,8 @@ def running(place: tuple[Path, Path, int], payload: int, nslots: int, ways: list
     with ExitStack() as stack:
         stack.enter_context(tp.MediaDriver(str(aeron_dir)))
         where = (str(aeron_dir), str(base), stream_id, payload)
-        writer = stack.enter_context(Remote(Writer, *where, nslots))
-        readers = [stack.enter_context(Remote(Reader, *where, way)) for way in ways]
+        writer = stack.enter_context(RemoteProcess(Writer, *where, nslots))
+        readers = [stack.enter_context(RemoteProcess(Reader, *where, way)) for way in ways]
         epoch = writer.call("epoch")
 
         def run(wait_until: WaitUntil) -> Run:
@@ -124,7 +124,7 @@ def test_a_writer_at_full_speed_tears_no_frame_of_three_readers(
     with running(place, payload, nslots, ["view", "copy", "newest"]) as start:
         run = start(wait_until)
         began = time.monotonic()
-        run.write(frames, patience=7000)
+        run.write(frames, reply_timeout=7000)
         seconds = time.monotonic() - began
         written, read = run.finish()
     report(f"{payload} bytes, {nslots} slots", frames, seconds, written, read)
@@ -142,7 +142,7 @@ def test_a_reader_that_skips_the_second_look_is_caught(
         run = start(wait_until)
         began, frames = time.monotonic(), 0
         for _ in range(20):
-            run.write(20_000, patience=100)
+            run.write(20_000, reply_timeout=100)
             frames += 20_000
         seconds = time.monotonic() - began
         written, read = run.finish()

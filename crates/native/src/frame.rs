@@ -1,4 +1,4 @@
-//! A received frame: read-only memory of a slot that may be overwritten, and the proof that it was not.
+//! A received frame: read-only memory of a slot that may be overwritten, and the check that it was not.
 
 use std::borrow::Cow;
 use std::ffi::c_int;
@@ -9,28 +9,28 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_dataplane::consumer as plane;
 
-use crate::metadata::{Origin, Shown};
+use crate::metadata::{MetadataView, Origin};
 use crate::{arrays, errors};
 
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Frame {
     frame: plane::Frame,
     origin: Arc<Origin>,
-    /// Moved from received to late already.
+    /// It was already moved from received to late.
     counted_late: AtomicBool,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl Frame {
-    pub fn new(frame: plane::Frame, origin: Arc<Origin>, birth: Birth) -> Self {
-        Self { frame, origin, counted_late: AtomicBool::new(false), birth }
+    pub fn new(frame: plane::Frame, origin: Arc<Origin>, fork_guard: ForkGuard) -> Self {
+        Self { frame, origin, counted_late: AtomicBool::new(false), fork_guard }
     }
 
     fn check(&self) -> bool {
-        let holds = self.frame.mapping.still_holds(self.frame.located.seq);
+        let holds = self.frame.mapping.is_unchanged(self.frame.slot_ref.seq);
         if !holds && !self.counted_late.swap(true, Ordering::Relaxed) {
             self.origin.counters.received_to_late();
         }
@@ -39,7 +39,7 @@ impl Frame {
 
     fn overwritten(&self, py: Python<'_>) -> PyErr {
         let (stream_id, epoch, seq) =
-            (self.frame.mapping.stream_id, self.frame.mapping.epoch, self.frame.located.seq);
+            (self.frame.mapping.stream_id, self.frame.mapping.epoch, self.frame.slot_ref.seq);
         let message = format!(
             "frame {seq} of stream {stream_id} was overwritten while it was used; \
              work faster, copy first, or give the stream more slots"
@@ -52,32 +52,32 @@ impl Frame {
     }
 
     fn data(&self) -> *mut u8 {
-        self.frame.mapping.payload(self.frame.located.pool, self.frame.located.seq)
+        self.frame.mapping.payload(self.frame.slot_ref.pool, self.frame.slot_ref.seq)
     }
 
     /// Epoch and metadata version.
     fn version(&self) -> (u64, u32) {
-        (self.frame.mapping.epoch, self.frame.located.info.meta_version)
+        (self.frame.mapping.epoch, self.frame.slot_ref.info.meta_version)
     }
 
-    /// What is known of its source.
+    /// The metadata of its version.
     #[inline]
-    fn shown(&self, py: Python<'_>) -> PyResult<Option<Arc<Shown>>> {
+    fn shown(&self, py: Python<'_>) -> PyResult<Option<Arc<MetadataView>>> {
         let (epoch, version) = self.version();
-        self.origin.shown(py, epoch, version)
+        self.origin.view(py, epoch, version)
     }
 
-    /// The version that says that its elements are others than the header has it.
-    fn extended(&self, py: Python<'_>) -> PyResult<Option<Arc<Shown>>> {
-        // A forked child has nobody to ask: there it is what the header says.
-        if !self.birth.is_here() {
+    /// The version that declares another element type than the header.
+    fn extended(&self, py: Python<'_>) -> PyResult<Option<Arc<MetadataView>>> {
+        // A forked child cannot read metadata: there the header's type applies.
+        if !self.fork_guard.is_owner() {
             return Ok(None);
         }
         let (epoch, version) = self.version();
-        self.origin.extended(py, epoch, version, &self.frame.located.info.tensor)
+        self.origin.extended(py, epoch, version, &self.frame.slot_ref.info.tensor)
     }
 
-    /// The array as what it is.
+    /// The array with its declared type.
     fn seen<'py>(&self, array: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         match self.extended(array.py())?.as_ref().and_then(|s| s.extension.as_ref()) {
             Some(extension) => extension.view(&array),
@@ -100,12 +100,12 @@ impl Frame {
 
     #[getter]
     fn seq(&self) -> u64 {
-        self.frame.located.seq
+        self.frame.slot_ref.seq
     }
 
     #[getter]
     fn timestamp_ns(&self) -> u64 {
-        self.frame.located.info.timestamp_ns
+        self.frame.slot_ref.info.timestamp_ns
     }
 
     #[getter]
@@ -115,13 +115,13 @@ impl Frame {
 
     #[getter]
     fn meta_version(&self) -> u32 {
-        self.frame.located.info.meta_version
+        self.frame.slot_ref.info.meta_version
     }
 
-    /// The attributes of its metadata version; None while they are not known, and where there are none.
+    /// The attributes of its metadata version. None while they are unknown, and where there are none.
     #[getter]
     fn meta(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.shown(py)?.map(|s| s.mapping.clone_ref(py)))
     }
 
@@ -132,12 +132,12 @@ impl Frame {
 
     #[getter]
     fn nbytes(&self) -> u32 {
-        self.frame.located.info.values_len_bytes
+        self.frame.slot_ref.info.values_len_bytes
     }
 
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let shape = self.frame.located.info.tensor.shape();
+        let shape = self.frame.slot_ref.info.tensor.shape();
         let extended = self.extended(py)?;
         let is_pair = extended.as_ref().and_then(|s| s.extension.as_ref()).is_some_and(|e| e.pair);
         PyTuple::new(py, if is_pair { &shape[..shape.len() - 1] } else { shape })
@@ -148,7 +148,7 @@ impl Frame {
         if let Some(extension) = self.extended(py)?.as_ref().and_then(|s| s.extension.as_ref()) {
             return Ok(extension.dtype(py));
         }
-        let name = match arrays::dtype_name(self.frame.located.info.tensor.dtype) {
+        let name = match arrays::dtype_name(self.frame.slot_ref.info.tensor.dtype) {
             "bytes" | "bit" => "uint8",
             other => other,
         };
@@ -160,15 +160,15 @@ impl Frame {
         let extended = self.extended(py)?;
         Ok(match extended.as_ref().and_then(|s| s.extension.as_ref()) {
             Some(extension) => extension.name().to_owned().into(),
-            None => arrays::dtype_name(self.frame.located.info.tensor.dtype).into(),
+            None => arrays::dtype_name(self.frame.slot_ref.info.tensor.dtype).into(),
         })
     }
 
     #[getter]
     fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
-        errors::at_home(slf.py(), this.birth)?;
-        let tensor = &this.frame.located.info.tensor;
+        errors::check_fork(slf.py(), this.fork_guard)?;
+        let tensor = &this.frame.slot_ref.info.tensor;
         let n = usize::from(tensor.ndims);
         // SAFETY: locate held the extent against the payload and the payload against the pool; the
         // frame itself is the base, and it holds the mapping.
@@ -186,23 +186,23 @@ impl Frame {
     }
 
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.check())
     }
 
     fn copy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let this = slf.get();
-        errors::at_home(py, this.birth)?;
-        let located = &this.frame.located;
-        let (memory, data) = arrays::private(py, located.info.values_len_bytes as usize)?;
+        errors::check_fork(py, this.fork_guard)?;
+        let slot_ref = &this.frame.slot_ref;
+        let (memory, data) = arrays::private(py, slot_ref.info.values_len_bytes as usize)?;
         // SAFETY: the fresh array has exactly the payload's length, and nobody else knows of it.
-        let whole = py.detach(|| unsafe { this.frame.mapping.copy_out(located, data as *mut u8) });
-        if !whole {
+        let is_unchanged = py.detach(|| unsafe { this.frame.mapping.copy_out(slot_ref, data as *mut u8) });
+        if !is_unchanged {
             this.check();
             return Err(this.overwritten(py));
         }
-        let tensor = &located.info.tensor;
+        let tensor = &slot_ref.info.tensor;
         let strides = &tensor.strides[..usize::from(tensor.ndims)];
         // SAFETY: locate held the extent of shape and strides against this length.
         let array =
@@ -211,7 +211,7 @@ impl Frame {
     }
 
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        errors::at_home(slf.py(), slf.get().birth)?;
+        errors::check_fork(slf.py(), slf.get().fork_guard)?;
         Ok(slf.clone())
     }
 
@@ -224,11 +224,11 @@ impl Frame {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let _ = (exc, traceback);
-        if exc_type.is_some() && !self.birth.is_here() {
+        if exc_type.is_some() && !self.fork_guard.is_owner() {
             return Ok(false);
         }
-        errors::at_home(py, self.birth)?;
-        // Always looked at, so that the ledger knows; an error on its way out is not replaced.
+        errors::check_fork(py, self.fork_guard)?;
+        // Always checked, so that the ledger is correct. An error that is being raised is not replaced.
         if !self.check() && exc_type.is_none() {
             return Err(self.overwritten(py));
         }
@@ -251,7 +251,7 @@ impl Frame {
     /// Called by the interpreter with a writable `view`.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
-        errors::at_home(slf.py(), this.birth)?;
+        errors::check_fork(slf.py(), this.fork_guard)?;
         if flags & ffi::PyBUF_WRITABLE != 0 {
             return Err(PyBufferError::new_err(
                 "a frame is read-only; use frame.copy() for memory of your own",
@@ -268,12 +268,12 @@ impl Frame {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let located = &self.frame.located;
+        let slot_ref = &self.frame.slot_ref;
         Ok(format!(
             "<Frame stream={} epoch={} seq={} shape={:?} dtype={}>",
             self.frame.mapping.stream_id,
             self.frame.mapping.epoch,
-            located.seq,
+            slot_ref.seq,
             self.shape(py)?.extract::<Vec<i32>>()?,
             self.element_type(py)?
         ))

@@ -1,10 +1,10 @@
-//! `MediaDriver`: Aeron's media driver in this process, and the look for one elsewhere.
+//! `MediaDriver`: Aeron's media driver in this process, and the check for one in another.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
 
 use pyo3::prelude::*;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_dataplane::aeron;
 use tensorpool_dataplane::media_driver::{self as plane, LaunchError, Settings};
 
@@ -14,7 +14,7 @@ use crate::errors;
 pub struct MediaDriver {
     driver: Mutex<Option<plane::MediaDriver>>,
     dir: String,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
@@ -40,7 +40,11 @@ impl MediaDriver {
             ..Settings::new(aeron_dir.clone(), lock_path)
         };
         match py.detach(|| plane::MediaDriver::launch(&settings)) {
-            Ok(driver) => Ok(Self { driver: Mutex::new(Some(driver)), dir: aeron_dir, birth: Birth::here() }),
+            Ok(driver) => Ok(Self {
+                driver: Mutex::new(Some(driver)),
+                dir: aeron_dir,
+                fork_guard: ForkGuard::current(),
+            }),
             Err(error) => {
                 let class = match error {
                     LaunchError::Held(_) => "MediaDriverBusy",
@@ -64,25 +68,25 @@ impl MediaDriver {
 
     #[getter]
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.driver.lock().map_or(true, |d| d.is_none()))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let driver = self.driver.lock().ok().and_then(|mut d| d.take());
         py.detach(|| drop(driver));
         Ok(())
     }
 }
 
-/// Aeron's own default directory for this user.
+/// Aeron's default directory for this user.
 #[pyfunction]
 pub fn default_aeron_dir() -> String {
     aeron::default_dir()
 }
 
-/// Whether a media driver gave a sign of life in `aeron_dir` within `timeout_ms`.
+/// Whether a media driver in `aeron_dir` has a heartbeat younger than `timeout_ms`.
 #[pyfunction]
 pub fn media_driver_is_active(py: Python<'_>, aeron_dir: &str, timeout_ms: i64) -> bool {
     py.detach(|| aeron::driver_is_active(aeron_dir, timeout_ms))

@@ -1,13 +1,13 @@
-//! `RawPublication` and `RawSubscription`: bytes over Aeron and nothing else, to measure the bridge against.
+//! `RawPublication` and `RawSubscription`: plain bytes over Aeron, the baseline of the bridge's benchmark.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use tensorpool_core::fork::Birth;
+use tensorpool_core::os::fork::ForkGuard;
 use tensorpool_dataplane::raw;
 
-use crate::context::Conductor;
+use crate::conductor::Conductor;
 use crate::errors;
 
 fn seconds(timeout: f64) -> Duration {
@@ -19,7 +19,7 @@ pub struct RawPublication {
     publication: Arc<raw::RawPublication>,
     conductor: Py<Conductor>,
     id: u64,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
@@ -27,25 +27,25 @@ impl RawPublication {
     #[new]
     fn new(conductor: &Bound<'_, Conductor>, channel: String, stream_id: i32) -> PyResult<Self> {
         let publication = Arc::new(raw::RawPublication::new(channel, stream_id));
-        let id = conductor.get().home(conductor.py())?.add(publication.clone());
-        Ok(Self { publication, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+        let id = conductor.get().add(conductor.py(), publication.clone())?;
+        Ok(Self { publication, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// Sends `frame` so many times, cut as the MTU allows; False if that was not possible in time.
+    /// Sends `frame` `times` times, divided as the MTU allows. False if that took longer than `timeout`.
     #[pyo3(signature = (frame, times = 1, timeout = 10.0))]
     fn send(&self, py: Python<'_>, frame: &[u8], times: u64, timeout: f64) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.publication.send(frame, times, seconds(timeout))))
     }
 
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.publication.is_connected()))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
         Ok(())
     }
@@ -56,7 +56,7 @@ pub struct RawSubscription {
     subscription: Arc<raw::RawSubscription>,
     conductor: Py<Conductor>,
     id: u64,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
@@ -64,18 +64,18 @@ impl RawSubscription {
     #[new]
     fn new(conductor: &Bound<'_, Conductor>, channel: String, stream_id: i32) -> PyResult<Self> {
         let subscription = Arc::new(raw::RawSubscription::new(channel, stream_id));
-        let id = conductor.get().home(conductor.py())?.add(subscription.clone());
-        Ok(Self { subscription, conductor: conductor.clone().unbind(), id, birth: Birth::here() })
+        let id = conductor.get().add(conductor.py(), subscription.clone())?;
+        Ok(Self { subscription, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// Takes bytes and throws them away until there were `total` of them; False if not in time.
+    /// Receives and drops `total` bytes. False if that took longer than `timeout`.
     #[pyo3(signature = (total, timeout = 10.0))]
     fn receive(&self, py: Python<'_>, total: u64, timeout: f64) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.subscription.receive(total, seconds(timeout))))
     }
 
-    /// All bytes so far.
+    /// Bytes received so far.
     #[getter]
     fn received(&self) -> u64 {
         self.subscription.received()
@@ -83,12 +83,12 @@ impl RawSubscription {
 
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.subscription.is_connected()))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
         Ok(())
     }

@@ -4,30 +4,30 @@ use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use tensorpool_core::fork::Birth;
-use tensorpool_core::layout::*;
-use tensorpool_core::ring::Mapping;
-use tensorpool_core::tensor::TensorSpec;
+use tensorpool_core::os::fork::ForkGuard;
+use tensorpool_core::shm::epoch::MappedEpoch;
+use tensorpool_core::shm::tensor::TensorSpec;
+use tensorpool_core::wire::layout::*;
 use tensorpool_dataplane::producer as plane;
-use tensorpool_dataplane::producer::Tags;
+use tensorpool_dataplane::producer::FrameStamp;
 
 use crate::arrays;
 use crate::errors;
 use crate::extension::Extension;
-use crate::offered::Offered;
+use crate::offer_result::OfferResult;
 use crate::progress::Meter;
 
-/// Keeps a mapping alive for the arrays that look into it.
+/// Keeps a mapping alive for arrays over its memory.
 #[pyclass(frozen, module = "tensorpool._native")]
-struct Pin(#[allow(dead_code)] Arc<Mapping>);
+struct Pin(#[allow(dead_code)] Arc<MappedEpoch>);
 
 struct SlotState {
     claim: Option<plane::Claim>,
-    tags: Tags,
-    /// How far it is, where it was claimed with progress.
+    stamp: FrameStamp,
+    /// Its progress, if it was claimed with progress.
     meter: Option<Meter>,
     array: Option<Py<PyAny>>,
-    result: Option<plane::Offered>,
+    result: Option<plane::OfferResult>,
 }
 
 /// A claimed slot: a context manager that commits, or abandons on an exception.
@@ -37,7 +37,7 @@ pub struct Slot {
     spec: TensorSpec,
     extension: Option<Arc<Extension>>,
     state: Mutex<SlotState>,
-    birth: Birth,
+    fork_guard: ForkGuard,
 }
 
 impl Slot {
@@ -45,13 +45,13 @@ impl Slot {
         producer: Arc<plane::Producer>,
         claim: plane::Claim,
         spec: TensorSpec,
-        tags: Tags,
+        stamp: FrameStamp,
         meter: Option<Meter>,
         extension: Option<Arc<Extension>>,
-        birth: Birth,
+        fork_guard: ForkGuard,
     ) -> Self {
-        let state = Mutex::new(SlotState { claim: Some(claim), tags, meter, array: None, result: None });
-        Self { producer, spec, extension, state, birth }
+        let state = Mutex::new(SlotState { claim: Some(claim), stamp, meter, array: None, result: None });
+        Self { producer, spec, extension, state, fork_guard }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, SlotState> {
@@ -59,7 +59,7 @@ impl Slot {
     }
 
     fn raise(&self, py: Python<'_>, to: impl FnOnce(u64) -> u64) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let mut state = self.state();
         let SlotState { claim, meter, .. } = &mut *state;
         let claim = claim.as_ref().ok_or_else(|| ended(py))?;
@@ -71,9 +71,9 @@ impl Slot {
         Ok(())
     }
 
-    /// Takes the claim out, and the right to write from the array that was given out.
+    /// Takes the claim, and makes the array that was given out read-only.
     fn end(&self, py: Python<'_>) -> PyResult<Option<plane::Claim>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         let (claim, array) = {
             let mut state = self.state();
             (state.claim.take(), state.array.take())
@@ -89,7 +89,7 @@ impl Slot {
 impl Slot {
     #[getter]
     fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         if let Some(array) = &self.state().array {
             return Ok(array.bind(py).clone());
         }
@@ -114,47 +114,47 @@ impl Slot {
 
     #[getter]
     fn seq(&self, py: Python<'_>) -> PyResult<u64> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         self.state().claim.as_ref().map(|c| c.seq).ok_or_else(|| ended(py))
     }
 
-    /// What became of the frame; None while the slot is open or after it was abandoned.
+    /// The outcome of the frame. None while the slot is open, or after it was abandoned.
     #[getter]
-    fn result(&self, py: Python<'_>) -> PyResult<Option<Offered>> {
-        errors::at_home(py, self.birth)?;
-        Ok(self.state().result.map(Offered::new))
+    fn result(&self, py: Python<'_>) -> PyResult<Option<OfferResult>> {
+        errors::check_fork(py, self.fork_guard)?;
+        Ok(self.state().result.map(OfferResult::new))
     }
 
-    /// So many more rows, columns or bytes are in place: told to those who want to know, not too often.
+    /// `count` more rows, columns or bytes are written. Sends progress, at most at the pace of the consumers.
     #[pyo3(signature = (count = 1))]
     fn advance(&self, py: Python<'_>, count: u64) -> PyResult<()> {
         self.raise(py, |filled| filled.saturating_add(count))
     }
 
-    /// The same with the number of them from the start, as a DMA engine reports it.
+    /// As `advance` with the total from the start, as a DMA engine reports it.
     fn advance_to(&self, py: Python<'_>, total: u64) -> PyResult<()> {
         self.raise(py, |_| total)
     }
 
-    /// How many rows, columns or bytes are in place.
+    /// How many rows, columns or bytes are written.
     #[getter]
     fn filled(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        errors::at_home(py, self.birth)?;
+        errors::check_fork(py, self.fork_guard)?;
         Ok(self.state().meter.as_ref().map(Meter::filled))
     }
 
     fn set_timestamp_ns(&self, py: Python<'_>, value: u64) -> PyResult<()> {
-        errors::at_home(py, self.birth)?;
-        self.state().tags.timestamp_ns = Some(value);
+        errors::check_fork(py, self.fork_guard)?;
+        self.state().stamp.timestamp_ns = Some(value);
         Ok(())
     }
 
-    fn commit(&self, py: Python<'_>) -> PyResult<Offered> {
+    fn commit(&self, py: Python<'_>) -> PyResult<OfferResult> {
         let claim = self.end(py)?.ok_or_else(|| ended(py))?;
-        let tags = self.state().tags;
-        let offered = py.detach(|| self.producer.commit_claim(&claim, tags));
+        let stamp = self.state().stamp;
+        let offered = py.detach(|| self.producer.commit_claim(&claim, stamp));
         self.state().result = Some(offered);
-        Ok(Offered::new(offered))
+        Ok(OfferResult::new(offered))
     }
 
     fn abandon(&self, py: Python<'_>) -> PyResult<()> {
@@ -165,7 +165,7 @@ impl Slot {
     }
 
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        errors::at_home(slf.py(), slf.get().birth)?;
+        errors::check_fork(slf.py(), slf.get().fork_guard)?;
         Ok(slf.clone())
     }
 
@@ -178,8 +178,8 @@ impl Slot {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let _ = (exc, traceback);
-        // An error on its way out of the block, in a forked child too, is not replaced.
-        if exc_type.is_some() && !self.birth.is_here() {
+        // An exception that leaves the block is not replaced, in a forked child either.
+        if exc_type.is_some() && !self.fork_guard.is_owner() {
             return Ok(false);
         }
         let is_open = self.state().claim.is_some();
@@ -194,7 +194,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if self.birth.is_here()
+        if self.fork_guard.is_owner()
             && let Ok(state) = self.state.get_mut()
             && let Some(claim) = state.claim.take()
         {
@@ -211,7 +211,7 @@ fn ended(py: Python<'_>) -> PyErr {
 fn contiguous_strides(spec: &TensorSpec) -> [i64; MAX_DIMS] {
     let n = usize::from(spec.ndims);
     let mut strides = [0; MAX_DIMS];
-    let mut step = i64::from(tensorpool_core::tensor::item_size(spec.dtype).unwrap_or(1));
+    let mut step = i64::from(tensorpool_core::shm::tensor::item_size(spec.dtype).unwrap_or(1));
     for i in 0..n {
         let axis = if spec.major_order == MAJOR_ORDER_ROW { n - 1 - i } else { i };
         strides[axis] = step;

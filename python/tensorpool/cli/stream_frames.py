@@ -197,7 +197,7 @@ def _show(frame: _native.Frame, image: Path | None, as_json: bool) -> bool:
             "timestamp_ns": str(frame.timestamp_ns),
             "meta_version": frame.meta_version,
             "trace_id": None if frame.trace_id is None else str(frame.trace_id),
-            **summary.as_json(),
+            **summary.to_json(),
             **({} if path is None else {"image": str(path)}),
         }
         click.echo(json.dumps(words))

@@ -1,53 +1,57 @@
-"""Writes the reference page of all metrics from the code.
+"""The reference page of all metrics, generated from the catalogue.
 
 python -m tensorpool.metrics.reference > docs/reference/metrics.md
 """
 
 from __future__ import annotations
 
-from .collect import DEFAULT_LIMITS, GROUPS
-from .exposition import LONGEST_LABEL
+from .collect import GROUPS, MAX_REASONS
+from .config import DEFAULT_LIMITS
+from .exposition import MAX_LABEL
 from .otel import otel_name
 from .server import Address
 
 _OPENING = f"""\
 # Metrics
 
-Everything that the endpoint tells. This page is made from the code by
+All metrics of the endpoint. This page is generated from the code by
 `python -m tensorpool.metrics.reference`; a test keeps it up to date.
-[Watch a system](../how-to/watch-a-system.md) says how to set it up.
+[Watch a system](../how-to/monitor-a-system.md) says how to set it up.
 
 | | |
 |---|---|
 | where | `tensorpool supervisor --metrics`, or by itself `tensorpool metrics`: `http://{Address()}/metrics` |
 | format | Prometheus' text format 0.0.4; GET and HEAD, one page a connection |
 | settings | the table `[metrics]` of the [configuration](configuration.md#metrics) |
-| who may read | this machine, unless another address is set. It asks for no password: a proxy can |
-| names | the endpoint answers to addresses and `localhost`; other names are in `metrics.hosts` |
-| freshness | a page is made anew at most twice a second |
+| access | from this machine only, unless another address is set; no password: a proxy can ask for one |
+| host names | requests may use an address or `localhost`; `metrics.hosts` adds other names |
+| freshness | the page is collected at most twice a second |
+| registries | `tensorpool.metrics.collect.MetricsCollector` is a collector for `prometheus_client` |
 
-`rate()` makes rates of the counters. A counter begins anew with a new producer, consumer, bridge or recorder;
-Prometheus knows how to read that. What nobody has told yet is left out, and is not zero.
+`rate()` computes rates from the counters. A counter restarts with a new producer, consumer, bridge or
+recorder, which `rate()` handles. A value that is not known has no sample; it is not zero.
 
 Labels are bounded: at most `metrics.max_streams` ({DEFAULT_LIMITS.streams:,}) streams and
 `metrics.max_consumers` ({DEFAULT_LIMITS.consumers:,}) consumers, those with the lowest stream ids, get
-metrics of their own; `tensorpool_metrics_left_out` counts the rest. Reasons beyond the first 32 of a thing
-are put together as `other`. A label has at most {LONGEST_LABEL} characters.
+metrics of their own; `tensorpool_metrics_excluded` counts the rest. Reasons beyond the first {MAX_REASONS}
+are summed as `other`. A label value has at most {MAX_LABEL} characters.
 
-OpenTelemetry (`metrics.otlp`, with the extra `otel`) gets the same figures by the names in the last column.
+OpenTelemetry (`metrics.otlp`, with the extra `otel`) receives the same metrics under the names of the
+last column.
 """
 
 
 def page() -> str:
+    """The page as Markdown."""
     parts = [_OPENING]
     for title, metrics in GROUPS.items():
         parts.append(f"## {title}\n")
         parts.append("| metric | kind | labels | | OpenTelemetry |\n|---|---|---|---|---|")
-        for one in metrics:
-            name, unit = otel_name(one)
-            labels = ", ".join(f"`{label}`" for label in one.labels)
+        for metric in metrics:
+            name, unit = otel_name(metric)
+            labels = ", ".join(f"`{label}`" for label in metric.labels)
             other = f"`{name}`" + ("" if unit == "1" else f", {unit}")
-            parts.append(f"| `{one.name}` | {one.kind} | {labels} | {one.doc} | {other} |")
+            parts.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.doc} | {other} |")
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
 

@@ -12,7 +12,7 @@ import pytest
 import tensorpool as tp
 from tensorpool import _native
 from tensorpool.client import LeaseOptions, Producer, ProducerOptions
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 from .roles import Client
 
@@ -32,7 +32,7 @@ def test_stream_gets_the_layout_that_its_producer_requests(open_context, free_st
 @pytest.mark.requirement("driver-5-1")
 def test_second_producer_is_refused_with_reason_and_remedy(options, open_context, free_stream_id) -> None:
     ctx = open_context()
-    with Remote(Client) as other, ctx.producer(free_stream_id):
+    with RemoteProcess(Client) as other, ctx.producer(free_stream_id):
         other.call("open", **options)
         with pytest.raises(Exception, match="has a producer already") as refused:
             other.call("produce", stream_id=free_stream_id)
@@ -77,7 +77,7 @@ def test_client_rejects_granted_regions_outside_its_allowed_directories(
 @pytest.mark.requirement("driver-8-1")
 def test_only_the_driver_announces(options, open_context, free_stream_id, wait_until) -> None:
     """After the driver's process is killed, the contexts of its clients do not announce in its place."""
-    with Remote(Client) as host, tp.MediaDriver(options["aeron_dir"]):
+    with RemoteProcess(Client) as host, tp.MediaDriver(options["aeron_dir"]):
         assert host.call("open", mode="embedded", media_driver="external", **options)
         ctx = open_context("driver", media_driver="external")
         consumer = ctx.consumer(free_stream_id)

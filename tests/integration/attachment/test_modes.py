@@ -9,7 +9,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool.shm.epoch_files import user_name
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 from .roles import Client
 
@@ -36,7 +36,7 @@ def test_auto_mode_embeds_a_driver_with_the_standard_layout(
 def test_second_process_takes_over_when_the_embedded_driver_ends(
     options, open_context, free_stream_id, wait_until
 ) -> None:
-    with Remote(Client) as first, tp.MediaDriver(options["aeron_dir"]):
+    with RemoteProcess(Client) as first, tp.MediaDriver(options["aeron_dir"]):
         assert first.call("open", media_driver="external", **options)
         ctx = open_context(media_driver="external")
         assert not ctx.embeds_driver
@@ -54,7 +54,7 @@ def test_second_process_takes_over_when_the_embedded_driver_ends(
 
 @pytest.mark.requirement("driver-2.1-1")
 def test_second_embedded_driver_is_refused_with_the_holder(options, open_context) -> None:
-    with Remote(Client) as first:
+    with RemoteProcess(Client) as first:
         assert first.call("open", mode="embedded", **options)
         with pytest.raises(tp.DriverAlreadyRunning, match=f"embedded in process {first.pid} ") as held:
             open_context("embedded")
@@ -64,7 +64,10 @@ def test_second_embedded_driver_is_refused_with_the_holder(options, open_context
 @pytest.mark.requirement("driver-2.1-1")
 def test_driver_of_another_user_is_found_and_used(options, open_context, tmp_path, free_stream_id) -> None:
     """A second state directory stands for another user: the driver's lock is not visible."""
-    with Remote(Client, env={"XDG_STATE_HOME": str(tmp_path)}) as other, tp.MediaDriver(options["aeron_dir"]):
+    with (
+        RemoteProcess(Client, env={"XDG_STATE_HOME": str(tmp_path)}) as other,
+        tp.MediaDriver(options["aeron_dir"]),
+    ):
         assert other.call("open", mode="embedded", media_driver="external", **options)
         ctx = open_context(media_driver="external")
         assert not ctx.embeds_driver
@@ -74,7 +77,7 @@ def test_driver_of_another_user_is_found_and_used(options, open_context, tmp_pat
 
 
 def test_driver_on_another_media_driver_is_an_error(options, open_context, tmp_path) -> None:
-    with Remote(Client) as first:
+    with RemoteProcess(Client) as first:
         assert first.call("open", **options)
         with pytest.raises(tp.DriverAlreadyRunning, match="choose another namespace"):
             open_context(aeron_dir=str(tmp_path / "elsewhere"))

@@ -175,5 +175,5 @@ def clock_passes(wait_until: Callable[..., Any]) -> Callable[[int], None]:
 
 
 @pytest.fixture(autouse=True)
-def _without_a_driver(stand_alone: None) -> None:
+def _without_a_driver(standalone_mode: None) -> None:
     """The data plane alone: producers own their memory."""

@@ -10,7 +10,7 @@ import pytest
 from tensorpool import _native
 from tensorpool.errors import RegionCreateError
 from tests.integration.driver.roles import LockHolder
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 
 def test_an_assigned_epoch_has_the_same_files_under_its_name_and_fresh_superblocks(stage, stream_id) -> None:
@@ -42,7 +42,7 @@ def test_an_epoch_is_not_assigned_over_another_nor_to_regions_that_someone_holds
     with pytest.raises(RegionCreateError) as refused:
         other.assign(1_500)
     assert refused.value.reason == "invalid"
-    with Remote(LockHolder) as holder:
+    with RemoteProcess(LockHolder) as holder:
         holder.call("lock", path=str(regions.directory / "header.ring"))
         with pytest.raises(RegionCreateError) as refused:
             regions.assign(3_000)

@@ -17,7 +17,7 @@ from tensorpool.errors import ClosedError, RegionRejected
 from tensorpool.sbe import ClockDomain
 from tests.integration.driver.roles import LockHolder, PoorDriver
 from tests.integration.driver.stage import NEVER_NS, PERIOD_NS, SECOND_NS, Stage, conductor_words
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 # --- announces and signs of life
 
@@ -146,7 +146,7 @@ def test_a_producer_killed_while_it_holds_its_lock_is_told_of_once(
     stage, stream_id, wait_until, looked_at
 ) -> None:
     beacons, regions = stage.beacons(), stage.regions(stream_id)
-    with Remote(LockHolder) as holder:
+    with RemoteProcess(LockHolder) as holder:
         beacons.put(**regions.words(producer_id=42))
         holder.call("lock", path=str(regions.directory / "header.ring"))
         looked_at(regions)
@@ -154,7 +154,7 @@ def test_a_producer_killed_while_it_holds_its_lock_is_told_of_once(
         holder.kill()
         wait_until(lambda: beacons.deaths() == [(stream_id, regions.epoch)])
         # A second end of a lock there is nobody's death.
-        with Remote(LockHolder) as second:
+        with RemoteProcess(LockHolder) as second:
             second.call("lock", path=str(regions.directory / "header.ring"))
             looked_at(regions)
             second.kill()
@@ -164,21 +164,21 @@ def test_a_producer_killed_while_it_holds_its_lock_is_told_of_once(
 
 def test_a_stopped_producer_is_not_dead(stage, stream_id, wait_until, looked_at) -> None:
     beacons, regions = stage.beacons(), stage.regions(stream_id)
-    with Remote(LockHolder) as holder:
+    with RemoteProcess(LockHolder) as holder:
         beacons.put(**regions.words(producer_id=42))
         holder.call("lock", path=str(regions.directory / "header.ring"))
         looked_at(regions)
         holder.stop()
         looked_at(regions)
         assert beacons.deaths() == []
-        holder.go_on()
+        holder.resume()
         holder.kill()
         wait_until(lambda: beacons.deaths() == [(stream_id, regions.epoch)])
 
 
 def test_a_lock_on_regions_without_a_producer_is_nobodys(stage, stream_id, wait_until, looked_at) -> None:
     beacons, regions = stage.beacons(), stage.regions(stream_id)
-    with Remote(LockHolder) as holder:
+    with RemoteProcess(LockHolder) as holder:
         beacons.put(**regions.words(producer_id=0))
         holder.call("lock", path=str(regions.directory / "header.ring"))
         looked_at(regions)
@@ -257,7 +257,7 @@ def test_memory_is_locked_where_asked(stage, stream_id) -> None:
 
 
 def test_memory_that_may_not_be_locked_is_an_error_that_says_what_to_do(shm_base) -> None:
-    with Remote(PoorDriver, str(shm_base)) as poor:
+    with RemoteProcess(PoorDriver, str(shm_base)) as poor:
         number, words, streams = poor.call(
             "put", conductor=conductor_words(str(shm_base / "none"), 1, shm_base)
         )

@@ -20,15 +20,17 @@ import pytest
 
 import tensorpool as tp
 from tests import leaks
-from tests.remote import PATIENCE, ROOT, Background
+from tests.remote_process import ROOT, TIMEOUT_S, Background
 
-from .conftest import Place
+from .conftest import Environment
 
 WaitUntil = Callable[..., Any]
 PAYLOAD = np.arange(64, dtype=np.uint64)
 
 
-def mapped_pair(context: tp.Context, place: Place, wait_until: WaitUntil) -> tuple[tp.Producer, tp.Consumer]:
+def mapped_pair(
+    context: tp.Context, place: Environment, wait_until: WaitUntil
+) -> tuple[tp.Producer, tp.Consumer]:
     producer = context.producer(place.stream_id, pools=["4KiB"])
     consumer = context.consumer(place.stream_id)
     wait_until(lambda: consumer.epoch == producer.epoch and producer.is_connected)
@@ -91,7 +93,7 @@ def claiming(producer: tp.Producer, consumer: tp.Consumer, stop: threading.Event
 @pytest.mark.parametrize("what", ["endpoints", "context"])
 @pytest.mark.parametrize("name", USES)
 def test_closing_while_another_thread_works(
-    place: Place, wait_until: WaitUntil, name: str, what: str
+    place: Environment, wait_until: WaitUntil, name: str, what: str
 ) -> None:
     for _ in range(5):
         with tp.open(**place.options) as context:
@@ -114,7 +116,7 @@ def test_closing_while_another_thread_works(
             assert producer.ledger().balanced
 
 
-def test_two_threads_that_close_the_same_context_both_return(place: Place) -> None:
+def test_two_threads_that_close_the_same_context_both_return(place: Environment) -> None:
     with ThreadPoolExecutor(4) as threads:
         for _ in range(10):
             context = tp.open(**place.options)
@@ -136,7 +138,7 @@ class Growing(weakref.WeakSet[Any]):
             yield one
 
 
-def test_what_is_made_right_when_the_context_closes_is_closed_too(place: Place) -> None:
+def test_what_is_made_right_when_the_context_closes_is_closed_too(place: Environment) -> None:
     context = tp.open(**place.options)
     first, second = context.consumer(place.stream_id), context.consumer(place.stream_id)
     context._endpoints = growing = Growing([first])
@@ -150,7 +152,9 @@ def test_what_is_made_right_when_the_context_closes_is_closed_too(place: Place) 
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["producer", "consumer", "context", "driver"])))
-def test_any_order_of_closing_will_do(place: Place, wait_until: WaitUntil, order: tuple[str, ...]) -> None:
+def test_any_order_of_closing_will_do(
+    place: Environment, wait_until: WaitUntil, order: tuple[str, ...]
+) -> None:
     driver = tp.MediaDriver(str(place.aeron_dir))
     context = tp.open(**place.options, media_driver="external")
     producer, consumer = mapped_pair(context, place, wait_until)
@@ -175,7 +179,7 @@ def test_any_order_of_closing_will_do(place: Place, wait_until: WaitUntil, order
 
 
 def test_views_outlive_the_context_and_die_with_the_last_reference(
-    place: Place, wait_until: WaitUntil
+    place: Environment, wait_until: WaitUntil
 ) -> None:
     with tp.open(**place.options) as context:
         producer, consumer = mapped_pair(context, place, wait_until)
@@ -200,7 +204,7 @@ def test_views_outlive_the_context_and_die_with_the_last_reference(
     assert region_mappings(place) == 0
 
 
-def region_mappings(place: Place) -> int:
+def region_mappings(place: Environment) -> int:
     return Path("/proc/self/maps").read_text().count(str(place.base))
 
 
@@ -254,14 +258,14 @@ producer = context.producer(stream)
 
 
 @pytest.mark.parametrize("script", FORGETFUL)
-def test_a_script_that_never_closes_leaves_nothing_behind(place: Place, script: str) -> None:
+def test_a_script_that_never_closes_leaves_nothing_behind(place: Environment, script: str) -> None:
     prelude = (
         f"import numpy as np, tensorpool as tp\noptions, stream = {place.options!r}, {place.stream_id}\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", prelude + FORGETFUL[script]],
         cwd=ROOT,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
         capture_output=True,
         text=True,
         check=False,
@@ -271,7 +275,9 @@ def test_a_script_that_never_closes_leaves_nothing_behind(place: Place, script: 
     assert not place.aeron_dir.exists()
 
 
-def test_a_producer_that_is_forgotten_makes_room_for_the_next(place: Place, wait_until: WaitUntil) -> None:
+def test_a_producer_that_is_forgotten_makes_room_for_the_next(
+    place: Environment, wait_until: WaitUntil
+) -> None:
     with tp.open(**place.options) as context:
         consumer = context.consumer(place.stream_id)
         epochs = set()
@@ -305,7 +311,7 @@ def own_kib() -> int:
     return int(found[1])
 
 
-def cycle_endpoints(context: tp.Context, place: Place, rounds: int) -> None:
+def cycle_endpoints(context: tp.Context, place: Environment, rounds: int) -> None:
     for turn in range(rounds):
         with context.consumer(place.stream_id), context.producer(place.stream_id, pools=["4KiB"]) as producer:
             if turn % 10 == 0:
@@ -320,7 +326,7 @@ def cycle_endpoints(context: tp.Context, place: Place, rounds: int) -> None:
     ],
 )
 def test_opening_and_closing_endpoints_leaks_nothing(
-    place: Place, wait_until: WaitUntil, rounds: int
+    place: Environment, wait_until: WaitUntil, rounds: int
 ) -> None:
     place.driver()
     with tp.open(**place.options) as context:
@@ -339,7 +345,7 @@ def test_opening_and_closing_endpoints_leaks_nothing(
     assert grown["rss_kib"] < 2 * 1024
 
 
-def test_opening_and_closing_contexts_leaks_nothing(place: Place) -> None:
+def test_opening_and_closing_contexts_leaks_nothing(place: Environment) -> None:
     def cycle(rounds: int) -> None:
         for _ in range(rounds):
             with tp.open(**place.options) as context:
@@ -359,7 +365,7 @@ def test_opening_and_closing_contexts_leaks_nothing(place: Place) -> None:
 
 
 def test_many_producers_come_and_go_beside_each_other(
-    place: Place, free_stream_ids: Callable[[], int]
+    place: Environment, free_stream_ids: Callable[[], int]
 ) -> None:
     """Each removes the empty directories above its own while others are making theirs."""
 

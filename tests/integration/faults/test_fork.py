@@ -10,31 +10,31 @@ from typing import Any
 import pytest
 
 import tensorpool as tp
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
-from .conftest import Place
-from .forker import WORDS, Forker
+from .conftest import Environment
+from .forking_process import ELEMENTS, ForkingProcess
 
 WaitUntil = Callable[..., Any]
 
 
 @pytest.fixture
-def forker(place: Place) -> Remote:
+def forker(place: Environment) -> RemoteProcess:
     # The deprecation of forking with threads is exactly what is tried here.
-    remote = Remote(Forker, place.options, place.stream_id, env={"PYTHONWARNINGS": "ignore"})
+    remote = RemoteProcess(ForkingProcess, place.options, place.stream_id, env={"PYTHONWARNINGS": "ignore"})
     place._stack.enter_context(remote)
     remote.call("pid")
     return remote
 
 
-def assert_parent_goes_on(forker: Remote) -> dict[str, Any]:
+def assert_parent_goes_on(forker: RemoteProcess) -> dict[str, Any]:
     state: dict[str, Any] = forker.call("goes_on")
     assert state["wrong"] == 0, "the child wrote into the parent's memory"
     assert state["balanced"] == [True, True]
     return state
 
 
-def test_every_handle_raises_in_the_child(forker: Remote) -> None:
+def test_every_handle_raises_in_the_child(forker: RemoteProcess) -> None:
     answer = forker.call("in_child", check="use_everything")
     assert answer["status"] == 0
     outcomes = answer["value"]
@@ -43,22 +43,22 @@ def test_every_handle_raises_in_the_child(forker: Remote) -> None:
     assert_parent_goes_on(forker)
 
 
-def test_views_of_the_parents_memory_are_private_zeros_in_the_child(forker: Remote) -> None:
+def test_views_of_the_parents_memory_are_private_zeros_in_the_child(forker: RemoteProcess) -> None:
     forker.call("hold_view")
     answer = forker.call("in_child", check="read_views")
-    assert answer == {"value": [0, 0, WORDS], "status": 0}
+    assert answer == {"value": [0, 0, ELEMENTS], "status": 0}
     assert_parent_goes_on(forker)
 
 
-def test_the_child_can_open_a_context_of_its_own(forker: Remote) -> None:
+def test_the_child_can_open_a_context_of_its_own(forker: RemoteProcess) -> None:
     answer = forker.call("in_child", check="open_anew")
-    assert answer == {"value": {"embeds": False, "sum": 9 * WORDS}, "status": 0}
+    assert answer == {"value": {"embeds": False, "sum": 9 * ELEMENTS}, "status": 0}
     assert_parent_goes_on(forker)
 
 
 @pytest.mark.parametrize("way", ["sys.exit", "inside the blocks", "after deleting all"])
 def test_a_child_that_ends_normally_says_nothing_and_disturbs_nobody(
-    place: Place, forker: Remote, way: str
+    place: Environment, forker: RemoteProcess, way: str
 ) -> None:
     before = place.epochs()
     assert len(before) == 1
@@ -68,12 +68,12 @@ def test_a_child_that_ends_normally_says_nothing_and_disturbs_nobody(
     assert_parent_goes_on(forker)
 
 
-def test_multiprocessing_with_fork_ends_cleanly(forker: Remote) -> None:
+def test_multiprocessing_with_fork_ends_cleanly(forker: RemoteProcess) -> None:
     assert forker.call("multiprocess") == 0
     assert_parent_goes_on(forker)
 
 
-def test_a_child_keeps_no_lock_after_the_parent_has_closed(place: Place, forker: Remote) -> None:
+def test_a_child_keeps_no_lock_after_the_parent_has_closed(place: Environment, forker: RemoteProcess) -> None:
     forker.call("keep_child")
     forker.call("close_all")
     with tp.open(**place.options) as context:
@@ -83,7 +83,7 @@ def test_a_child_keeps_no_lock_after_the_parent_has_closed(place: Place, forker:
 
 
 @pytest.mark.leaves_files("the killed parent cannot remove its regions")
-def test_a_child_keeps_no_lock_after_the_parent_was_killed(place: Place, forker: Remote) -> None:
+def test_a_child_keeps_no_lock_after_the_parent_was_killed(place: Environment, forker: RemoteProcess) -> None:
     child = forker.call("keep_child")
     forker.kill()
     try:
@@ -96,7 +96,9 @@ def test_a_child_keeps_no_lock_after_the_parent_was_killed(place: Place, forker:
         os.waitpid(child, 0)
 
 
-def test_many_forks_at_full_speed_harm_nobody(place: Place, forker: Remote, frames_flow: Any) -> None:
+def test_many_forks_at_full_speed_harm_nobody(
+    place: Environment, forker: RemoteProcess, frames_flow: Any
+) -> None:
     consumer = place.consumer()
     for _ in range(50):
         assert forker.call("in_child", check="pid")["status"] == 0

@@ -8,29 +8,29 @@ from typing import Any
 
 import pytest
 
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
-from .conftest import Place
-from .frugal import Frugal
+from .conftest import Environment
+from .resource_meter import ResourceMeter
 
 SECONDS = 3.0
 
 
 @pytest.fixture
-def frugal(place: Place) -> Remote:
+def frugal(place: Environment) -> RemoteProcess:
     place.driver()
-    return place._stack.enter_context(Remote(Frugal, place.options, place.stream_id))
+    return place._stack.enter_context(RemoteProcess(ResourceMeter, place.options, place.stream_id))
 
 
 @pytest.mark.parametrize("way", ["iterate", "async"])
-def test_a_waiting_consumer_uses_next_to_no_cpu(frugal: Remote, way: str) -> None:
+def test_a_waiting_consumer_uses_next_to_no_cpu(frugal: RemoteProcess, way: str) -> None:
     used = frugal.call("wait_for_frames", seconds=SECONDS, way=way)
     print(f"\nwaiting ({way}): {100 * used['all']:.1f} % of a core, by thread {used['threads']}")
     assert used["all"] < 0.10, used
 
 
-def test_an_idle_process_with_its_own_media_driver_uses_little_cpu(place: Place) -> None:
-    with Remote(Frugal, place.options, place.stream_id) as remote:
+def test_an_idle_process_with_its_own_media_driver_uses_little_cpu(place: Environment) -> None:
+    with RemoteProcess(ResourceMeter, place.options, place.stream_id) as remote:
         used = remote.call("wait_for_frames", seconds=SECONDS, way="iterate")
         print(
             f"\nwaiting with an embedded media driver: {100 * used['all']:.1f} % of a core, {used['threads']}"
@@ -39,7 +39,7 @@ def test_an_idle_process_with_its_own_media_driver_uses_little_cpu(place: Place)
 
 
 @pytest.mark.parametrize("idle", ["backoff", "busy-spin"])
-def test_other_threads_of_python_run_while_a_consumer_waits(frugal: Remote, idle: str) -> None:
+def test_other_threads_of_python_run_while_a_consumer_waits(frugal: RemoteProcess, idle: str) -> None:
     turns = frugal.call("count_beside_a_wait", seconds=1.0, idle=idle)
     print(f"\n{idle}: {turns['beside']:,} turns beside a wait, {turns['alone']:,} alone")
     # Two cores at least: even a spinning wait takes only its own.
@@ -56,11 +56,11 @@ def counting_malloc(tmp_path: Path) -> Path:
     return library
 
 
-def test_no_frame_costs_a_native_allocation(place: Place, counting_malloc: Path) -> None:
+def test_no_frame_costs_a_native_allocation(place: Environment, counting_malloc: Path) -> None:
     env = {"LD_PRELOAD": str(counting_malloc), "COUNTING_MALLOC": str(counting_malloc)}
     place.driver()
     frames = 100_000
-    with Remote(Frugal, place.options, place.stream_id, env=env) as remote:
+    with RemoteProcess(ResourceMeter, place.options, place.stream_id, env=env) as remote:
         counts: dict[str, Any] = remote.call("count_allocations", frames=frames)
     print(f"\nallocations over {frames:,} frames: {counts}")
     # Proof that the count counts: as many objects that Python must get from the C library.
@@ -71,8 +71,8 @@ def test_no_frame_costs_a_native_allocation(place: Place, counting_malloc: Path)
         assert count < frames / 100, what
 
 
-def test_a_million_frames_leave_memory_as_it_was(frugal: Remote) -> None:
-    grown = frugal.call("grow", frames=1_000_000, patience=100)
+def test_a_million_frames_leave_memory_as_it_was(frugal: RemoteProcess) -> None:
+    grown = frugal.call("grow", frames=1_000_000, reply_timeout=100)
     print(f"\na million frames: {grown}")
     assert grown["rss_kib"] < 4096
     assert grown["python_bytes"] < 100_000

@@ -13,9 +13,9 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import _native
-from tests.remote import RemoteError
+from tests.remote_process import RemoteError
 
-from .conftest import ANNOUNCE_PERIOD, Place
+from .conftest import ANNOUNCE_PERIOD, Environment
 
 WaitUntil = Callable[..., Any]
 # Where the process id lies in a superblock.
@@ -23,7 +23,7 @@ PID_AT = 40
 
 
 @pytest.fixture
-def driver(place: Place) -> Any:
+def driver(place: Environment) -> Any:
     return place.driver()
 
 
@@ -40,7 +40,7 @@ def assert_balanced(consumer: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("moment", ["half_written", "at_full_speed"])
 @pytest.mark.requirement("wire-15.2-1", "wire-15.21-5", "wire-8.3-4")
 def test_a_killed_producer_is_followed_by_the_next_one(
-    place: Place, driver: Any, frames_flow: Any, wait_until: WaitUntil, moment: str
+    place: Environment, driver: Any, frames_flow: Any, wait_until: WaitUntil, moment: str
 ) -> None:
     consumer = place.consumer()
     first = place.producer(at_full_speed=moment == "at_full_speed")
@@ -70,7 +70,7 @@ def test_a_killed_producer_is_followed_by_the_next_one(
 @pytest.mark.leaves_files("the killed producer cannot remove its regions")
 @pytest.mark.requirement("wire-15.1-3")
 def test_a_consumer_lets_go_of_a_killed_producer_and_waits(
-    place: Place, driver: Any, frames_flow: Any, wait_until: WaitUntil
+    place: Environment, driver: Any, frames_flow: Any, wait_until: WaitUntil
 ) -> None:
     consumer = place.consumer()
     producer = place.producer(at_full_speed=True)
@@ -84,7 +84,7 @@ def test_a_consumer_lets_go_of_a_killed_producer_and_waits(
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_killed_consumer_disturbs_nobody(
-    place: Place, driver: Any, frames_flow: Any, wait_until: WaitUntil, count: int
+    place: Environment, driver: Any, frames_flow: Any, wait_until: WaitUntil, count: int
 ) -> None:
     producer = place.producer(at_full_speed=True)
     stays = place.consumer()
@@ -106,7 +106,7 @@ def test_a_killed_consumer_disturbs_nobody(
 
 @pytest.mark.leaves_files("the killed producer cannot remove its regions")
 def test_leftovers_go_with_a_later_start_once_they_are_old_and_their_maker_is_dead(
-    place: Place, driver: Any, wait_until: WaitUntil
+    place: Environment, driver: Any, wait_until: WaitUntil
 ) -> None:
     killed = place.producer()
     (old,) = place.epochs()
@@ -132,17 +132,17 @@ def test_leftovers_go_with_a_later_start_once_they_are_old_and_their_maker_is_de
     assert place.epochs() == set()
 
 
-def header_ring(place: Place, epoch: int) -> Path:
+def header_ring(place: Environment, epoch: int) -> Path:
     (path,) = place.base.glob(f"tensorpool-*/default/{place.stream_id}/{epoch}/header.ring")
     return path
 
 
-def age_s(place: Place, epoch: int) -> float:
+def age_s(place: Environment, epoch: int) -> float:
     superblock = _native.read_superblock(header_ring(place, epoch).read_bytes()[:64])
     return (time.monotonic_ns() - superblock["activity_timestamp_ns"]) / 1e9
 
 
-def set_pid(place: Place, epoch: int, pid: int) -> None:
+def set_pid(place: Environment, epoch: int, pid: int) -> None:
     with open(header_ring(place, epoch), "r+b") as file:
         file.seek(PID_AT)
         file.write(struct.pack("<Q", pid))
@@ -150,7 +150,7 @@ def set_pid(place: Place, epoch: int, pid: int) -> None:
 
 
 @pytest.mark.leaves_files("the killed producer cannot remove its regions")
-def test_the_lock_of_a_stream_dies_with_its_producer(place: Place, driver: Any) -> None:
+def test_the_lock_of_a_stream_dies_with_its_producer(place: Environment, driver: Any) -> None:
     first = place.producer()
     other = place.worker()
     with pytest.raises(RemoteError, match=f"StreamBusy: .*process {first.pid}"):

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 import tensorpool as tp
-from tests.remote import Remote, RemoteError
+from tests.remote_process import RemoteError, RemoteProcess
 
-from .conftest import Place
+from .conftest import Environment
 
 WaitUntil = Callable[..., Any]
 # The media drivers that we start forget a client that gave no sign of life for this long.
 CLIENT_LIVENESS_S = 5.0
 
 
-def kinds(remote: Remote) -> list[str]:
+def kinds(remote: RemoteProcess) -> list[str]:
     return [event["kind"] for event in remote.call("events") if event["kind"].startswith("media_driver")]
 
 
-def assert_lost_and_found_again(remote: Remote) -> None:
+def assert_lost_and_found_again(remote: RemoteProcess) -> None:
     """Once at least: on a busy machine a new media driver may be silent for as long as a dead one."""
     told = kinds(remote)
     assert len(told) > 2
@@ -39,7 +39,7 @@ def assert_lost_and_found_again(remote: Remote) -> None:
 
 @pytest.mark.parametrize("end", ["killed", "closed"])
 def test_a_restarted_driver_is_found_again_by_running_processes(
-    place: Place, frames_flow: Any, wait_until: WaitUntil, end: str
+    place: Environment, frames_flow: Any, wait_until: WaitUntil, end: str
 ) -> None:
     driver = place.driver()
     consumer = place.consumer(media_driver="external")
@@ -82,7 +82,7 @@ def test_a_restarted_driver_is_found_again_by_running_processes(
     assert received["wrong"] == 0
 
 
-def test_without_a_driver_an_external_open_says_so_in_time(place: Place) -> None:
+def test_without_a_driver_an_external_open_says_so_in_time(place: Environment) -> None:
     began = time.monotonic()
     with pytest.raises(tp.MediaDriverUnavailable, match="no media driver is running in") as caught:
         tp.open(**place.options, media_driver="external", connect_timeout=0.5)
@@ -93,7 +93,7 @@ def test_without_a_driver_an_external_open_says_so_in_time(place: Place) -> None
 
 
 @pytest.mark.leaves_files("the killed driver cannot remove its directory")
-def test_a_dead_drivers_directory_is_no_driver(place: Place, wait_until: WaitUntil) -> None:
+def test_a_dead_drivers_directory_is_no_driver(place: Environment, wait_until: WaitUntil) -> None:
     place.driver().kill()
 
     def is_refused() -> bool:
@@ -108,22 +108,22 @@ def test_a_dead_drivers_directory_is_no_driver(place: Place, wait_until: WaitUnt
 
 
 def test_a_producer_asked_for_while_the_driver_is_away_comes_when_it_is_back(
-    place: Place, wait_until: WaitUntil
+    place: Environment, wait_until: WaitUntil
 ) -> None:
     driver = place.driver()
     worker = place.worker(media_driver="external")
     driver.kill()
     wait_until(lambda: not worker.call("is_connected"))
-    worker.tell("produce", stream_id=place.stream_id)
+    worker.send("produce", stream_id=place.stream_id)
     place.driver()
-    assert worker.answer() > 0
+    assert worker.receive() > 0
     worker.call("close")
 
 
 # --- an embedded driver
 
 
-def test_the_second_process_attaches_to_the_first_ones_driver(place: Place, frames_flow: Any) -> None:
+def test_the_second_process_attaches_to_the_first_ones_driver(place: Environment, frames_flow: Any) -> None:
     first, second = place.process(), place.process()
     assert first.call("open", **place.options)
     assert not second.call("open", **place.options)
@@ -137,7 +137,7 @@ def test_the_second_process_attaches_to_the_first_ones_driver(place: Place, fram
 @pytest.mark.parametrize("end", ["killed", "closed"])
 @pytest.mark.leaves_files("a killed process removes nothing")
 def test_when_the_embedding_process_ends_another_embeds_and_all_go_on(
-    place: Place, frames_flow: Any, wait_until: WaitUntil, end: str
+    place: Environment, frames_flow: Any, wait_until: WaitUntil, end: str
 ) -> None:
     embedder = place.process()
     assert embedder.call("open", **place.options)
@@ -163,14 +163,14 @@ def test_when_the_embedding_process_ends_another_embeds_and_all_go_on(
     assert consumer.call("consumer_ledger")["balanced"]
 
 
-def test_processes_that_open_at_the_same_time_share_one_driver(place: Place) -> None:
+def test_processes_that_open_at_the_same_time_share_one_driver(place: Environment) -> None:
     remotes = [place.process() for _ in range(4)]
     for remote in remotes:
-        remote.tell("open", **place.options)
-    assert sum(remote.answer() for remote in remotes) == 1
+        remote.send("open", **place.options)
+    assert sum(remote.receive() for remote in remotes) == 1
 
 
-def test_threads_that_open_at_the_same_time_share_one_driver(place: Place) -> None:
+def test_threads_that_open_at_the_same_time_share_one_driver(place: Environment) -> None:
     with ThreadPoolExecutor(4) as threads, ExitStack() as stack:
         contexts = list(threads.map(lambda _: tp.open(**place.options), range(4)))
         for context in contexts:
@@ -178,7 +178,7 @@ def test_threads_that_open_at_the_same_time_share_one_driver(place: Place) -> No
         assert sum(context.embeds_media_driver for context in contexts) == 1
 
 
-def test_a_second_driver_in_the_same_place_names_the_holder(place: Place) -> None:
+def test_a_second_driver_in_the_same_place_names_the_holder(place: Environment) -> None:
     holder = place.driver()
     with pytest.raises(tp.MediaDriverBusy, match=f"process {holder.pid}") as caught:
         tp.MediaDriver(str(place.aeron_dir))
@@ -189,7 +189,7 @@ def test_a_second_driver_in_the_same_place_names_the_holder(place: Place) -> Non
 
 @pytest.mark.parametrize("how", ["MediaDriver", "open"])
 def test_what_a_killed_driver_left_is_taken_over_at_once(
-    place: Place, how: str, wait_until: WaitUntil
+    place: Environment, how: str, wait_until: WaitUntil
 ) -> None:
     killed = place.driver()
     killed.kill()
@@ -208,7 +208,7 @@ def test_what_a_killed_driver_left_is_taken_over_at_once(
 
 
 def test_a_directory_removed_under_everybody_is_made_anew(
-    place: Place, frames_flow: Any, wait_until: WaitUntil
+    place: Environment, frames_flow: Any, wait_until: WaitUntil
 ) -> None:
     """Someone tidies up /dev/shm: the running driver goes on in memory, newcomers find nothing."""
     first = place.worker()
@@ -229,7 +229,7 @@ def test_a_directory_removed_under_everybody_is_made_anew(
 
 @pytest.mark.parametrize("who", ["producer", "consumer"])
 def test_a_client_stopped_longer_than_its_liveness_recovers(
-    place: Place, frames_flow: Any, wait_until: WaitUntil, who: str
+    place: Environment, frames_flow: Any, wait_until: WaitUntil, who: str
 ) -> None:
     place.driver()
     consumer = place.consumer()
@@ -240,7 +240,7 @@ def test_a_client_stopped_longer_than_its_liveness_recovers(
     stopped.stop()
     # No state to look at tells that the liveness has run out: the clock does.
     time.sleep(CLIENT_LIVENESS_S + 2)
-    stopped.go_on()
+    stopped.resume()
     wait_until(lambda: len(kinds(stopped)) > 2 and stopped.call("is_connected"), timeout=60)
     assert_lost_and_found_again(stopped)
     wait_until(lambda: producer.call("offering")["last"] == "published")
@@ -253,7 +253,7 @@ def test_a_client_stopped_longer_than_its_liveness_recovers(
 
 
 def test_the_embedding_process_stopped_for_long_comes_back_too(
-    place: Place, frames_flow: Any, wait_until: WaitUntil
+    place: Environment, frames_flow: Any, wait_until: WaitUntil
 ) -> None:
     embedder = place.producer()
     assert embedder.call("is_embedding")
@@ -262,7 +262,7 @@ def test_the_embedding_process_stopped_for_long_comes_back_too(
     epoch = frames_flow(consumer)
     embedder.stop()
     wait_until(lambda: not consumer.call("is_connected"), timeout=60)
-    embedder.go_on()
+    embedder.resume()
     wait_until(lambda: embedder.call("offering")["last"] == "published")
     before = consumer.call("receiving")["received"][str(epoch)][2]
     wait_until(lambda: consumer.call("receiving")["received"][str(epoch)][2] > before + 100, timeout=60)

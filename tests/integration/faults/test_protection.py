@@ -57,14 +57,14 @@ def test_the_same_stream_below_two_base_directories_is_two_streams(
 
 
 def test_nothing_is_made_for_a_namespace_that_climbs(
-    tmp_path: Path, state_home: Path, aeron_dir: Path
+    tmp_path: Path, user_state_dir: Path, aeron_dir: Path
 ) -> None:
     for name in (str(tmp_path / "climb"), "../x", ".hidden", "", "a/b", "x" * 65):
         if name:
             with pytest.raises(tp.ConfigError, match="namespace"):
                 tp.open(aeron_dir=aeron_dir, namespace=name)
     assert not (tmp_path / "climb").exists()
-    assert list(state_home.rglob("*")) == []
+    assert list(user_state_dir.rglob("*")) == []
 
 
 @pytest.mark.parametrize("name", ["connect_timeout", "driver_timeout", "announce_period"])
@@ -147,7 +147,7 @@ def test_a_copy_is_private_writable_and_keeps_the_order_of_axes(
         assert next(frames).copy().shape == (0, 3)
 
 
-def test_no_lock_file_outlives_an_orderly_end(aeron_dir: Path, shm_base: Path, state_home: Path) -> None:
+def test_no_lock_file_outlives_an_orderly_end(aeron_dir: Path, shm_base: Path, user_state_dir: Path) -> None:
     with tp.open(aeron_dir=aeron_dir, shm_base_dir=shm_base) as ctx, ctx.producer(7, pools=[64]):
-        assert len(list(state_home.rglob("*.lock"))) == 2
-    assert list(state_home.rglob("*.lock")) == []
+        assert len(list(user_state_dir.rglob("*.lock"))) == 2
+    assert list(user_state_dir.rglob("*.lock")) == []

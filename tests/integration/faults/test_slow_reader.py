@@ -10,7 +10,7 @@ import pytest
 import tensorpool as tp
 from tensorpool import _native
 
-from .conftest import Place
+from .conftest import Environment
 
 WaitUntil = Callable[..., Any]
 PER_SECOND = 50_000
@@ -19,12 +19,12 @@ DESCRIPTORS_UNTIL_REST = 66_000
 
 
 @pytest.fixture
-def driver(place: Place) -> Any:
+def driver(place: Environment) -> Any:
     return place.driver()
 
 
 def test_a_sleeping_reader_stalls_nobody_and_rejoins_with_its_loss_counted(
-    place: Place, driver: Any, frames_flow: Any, wait_until: WaitUntil
+    place: Environment, driver: Any, frames_flow: Any, wait_until: WaitUntil
 ) -> None:
     producer = place.producer()
     awake = place.consumer()
@@ -72,7 +72,7 @@ def test_a_sleeping_reader_stalls_nobody_and_rejoins_with_its_loss_counted(
 
 
 def test_the_same_reader_tethered_as_is_aerons_default_stops_the_stream(
-    place: Place, driver: Any, wait_until: WaitUntil
+    place: Environment, driver: Any, wait_until: WaitUntil
 ) -> None:
     """What the test above guards against: this is how it would look."""
     with tp.open(**place.options) as context:
@@ -105,7 +105,7 @@ def test_the_same_reader_tethered_as_is_aerons_default_stops_the_stream(
 
 @pytest.mark.parametrize("policy", ["stream", "latest"])
 def test_a_stopped_process_is_a_sleeping_reader(
-    place: Place, driver: Any, frames_flow: Any, wait_until: WaitUntil, policy: str
+    place: Environment, driver: Any, frames_flow: Any, wait_until: WaitUntil, policy: str
 ) -> None:
     """SIGSTOP stops its Aeron client too, so the loss may be the client's; it comes back all the same."""
     producer = place.producer()
@@ -122,7 +122,7 @@ def test_a_stopped_process_is_a_sleeping_reader(
         lambda: producer.call("offering")["outcomes"]["published"] > before + 2 * DESCRIPTORS_UNTIL_REST,
         timeout=60,
     )
-    sleeper.go_on()
+    sleeper.resume()
     last = sleeper.call("consumer_ledger")["last_seq"] or 0
     wait_until(lambda: (sleeper.call("consumer_ledger")["last_seq"] or 0) > last + 50_000, timeout=60)
     producer.call("stop_offering")

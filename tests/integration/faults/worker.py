@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 import tensorpool as tp
-from tests.remote import Background
+from tests.remote_process import Background
 
-WORDS = 64
+ELEMENTS = 64
 
 
 def is_as_written(payload: npt.NDArray[np.uint64], seq: int) -> bool:
@@ -77,13 +77,13 @@ class Worker:
 
     def offer(self) -> str:
         """One frame, all of whose words are its sequence."""
-        return self.producer.offer(np.full(WORDS, self.producer.next_seq, np.uint64)).outcome
+        return self.producer.offer(np.full(ELEMENTS, self.producer.next_seq, np.uint64)).outcome
 
     def offer_always(self, per_second: float | None = None) -> None:
         self.background["offer"] = Background(lambda stop: self._offer(stop, per_second))
 
     def _offer(self, stop: threading.Event, per_second: float | None) -> None:
-        payload = np.empty(WORDS, np.uint64)
+        payload = np.empty(ELEMENTS, np.uint64)
         producer = self.producer
         began = published_at = time.monotonic()
         for turn in itertools.count(1):
@@ -122,8 +122,8 @@ class Worker:
 
     def claim_half(self) -> int:
         """Leaves a claimed slot half written."""
-        self.slot = self.producer.claim((WORDS,), np.uint64)
-        self.slot.array[: WORDS // 2] = self.slot.seq
+        self.slot = self.producer.claim((ELEMENTS,), np.uint64)
+        self.slot.array[: ELEMENTS // 2] = self.slot.seq
         return self.slot.seq
 
     def producer_ledger(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pytest
 import tensorpool as tp
 from tensorpool.monitor import LatencyEar
 from tensorpool.runtime import read_aeron_counters
-from tests.remote import Background
+from tests.remote_process import Background
 
 DEADLINE_S = 60.0
 FRAMES = 20

@@ -37,7 +37,7 @@ class MetadataHarness:
 
 
 @pytest.fixture(autouse=True)
-def _standalone(stand_alone: None) -> None:
+def _standalone(standalone_mode: None) -> None:
     """Metadata needs no driver; tests with a driver pass a mode."""
 
 

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 from .conftest import DEADLINE_S, MetadataHarness
 from .roles import EndpointProcess
 
 
-def start_process(harness: MetadataHarness, **more: Any) -> Remote:
-    return harness.stack.enter_context(Remote(EndpointProcess, {**harness.options, **more}))
+def start_process(harness: MetadataHarness, **more: Any) -> RemoteProcess:
+    return harness.stack.enter_context(RemoteProcess(EndpointProcess, {**harness.options, **more}))
 
 
-def close_processes(*processes: Remote) -> None:
+def close_processes(*processes: RemoteProcess) -> None:
     for process in processes:
         process.call("close")
 
@@ -68,12 +68,12 @@ def test_metadata_of_a_restarted_producer_is_kept_apart_by_epoch(harness: Metada
 def test_metadata_is_published_while_the_gil_is_held(harness: MetadataHarness, until) -> None:
     source, reader = start_process(harness), start_process(harness)
     source.call("produce", stream_id=harness.stream_id, metadata={"serial": "A1"})
-    source.tell("hold_gil", seconds=8)
+    source.send("hold_gil", seconds=8)
     reader.call("consume", stream_id=harness.stream_id)
     until(lambda: reader.call("newest_metadata") == {"serial": "A1"})
     with pytest.raises(TimeoutError):
-        source.answer(timeout=0)
-    source.answer()
+        source.receive(timeout=0)
+    source.receive()
     close_processes(reader, source)
 
 
@@ -81,9 +81,9 @@ def test_blob_is_received_while_the_gil_is_held(harness: MetadataHarness, until)
     source, reader = start_process(harness), start_process(harness)
     source.call("produce", stream_id=harness.stream_id)
     reader.call("consume", stream_id=harness.stream_id)
-    reader.tell("hold_gil", seconds=1)
+    reader.send("hold_gil", seconds=1)
     source.call("set_blob", blob_type=1, length=20_000_000)
-    reader.answer()
+    reader.receive()
     until(lambda: reader.call("blob_length", blob_type=1) == 20_000_000)
     close_processes(reader, source)
 

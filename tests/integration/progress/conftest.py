@@ -12,7 +12,7 @@ import pytest
 
 import tensorpool as tp
 from tests.integration.wishes.conftest import Wire
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 from .roles import Camera
 
@@ -29,13 +29,15 @@ class Studio:
     wait_until: Callable[..., Any]
     _stack: ExitStack
 
-    def camera(self, env: dict[str, str] | None = None, **options: Any) -> Remote:
+    def camera(self, env: dict[str, str] | None = None, **options: Any) -> RemoteProcess:
         """A process that claims, fills and commits as it is told."""
-        made = self._stack.enter_context(Remote(Camera, self.options, self.stream_id, options, env=env))
+        made = self._stack.enter_context(
+            RemoteProcess(Camera, self.options, self.stream_id, options, env=env)
+        )
         assert made.call("ready")
         return made
 
-    def listens(self, camera: Remote, consumer: tp.Consumer, *, on_own: bool = True) -> None:
+    def listens(self, camera: RemoteProcess, consumer: tp.Consumer, *, on_own: bool = True) -> None:
         """Waits until nothing that the camera tells of can be missed."""
         self.wait_until(
             lambda: camera.call("has_listeners") and consumer.standing()["progress_on_own"] == on_own
@@ -44,7 +46,7 @@ class Studio:
 
 @pytest.fixture
 def options(
-    aeron_dir: Path, shm_base: Path, stand_alone: None, monkeypatch: pytest.MonkeyPatch
+    aeron_dir: Path, shm_base: Path, standalone_mode: None, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:
     monkeypatch.setenv("TENSORPOOL_CONTEXT__PROGRESS_INTERVAL", "0")
     monkeypatch.setenv("TENSORPOOL_CONTEXT__PROGRESS_STEP", "1")

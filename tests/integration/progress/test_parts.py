@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 from .conftest import EAGER, Studio
 from .roles import Reader
@@ -201,7 +201,7 @@ def test_the_latest_is_told_though_the_camera_has_stopped(
 @pytest.mark.leaves_files("it is killed")
 def test_a_dead_listener_is_forgotten(studio: Studio) -> None:
     camera = studio.camera()
-    with Remote(Reader, studio.options, studio.stream_id, EAGER) as reader:
+    with RemoteProcess(Reader, studio.options, studio.stream_id, EAGER) as reader:
         studio.wait_until(lambda: reader.call("standing")["progress_on_own"])
         studio.wait_until(lambda: camera.call("has_listeners"))
         reader.kill()

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from tensorpool import recording
-from tests.integration.recovery.fleet import Fleet, Service, Times
-from tests.nursery import Nursery
-from tests.remote import Remote
+from tests.fork_server import ForkServer
+from tests.integration.recovery.deployment import Deployment, DriverService, Periods
+from tests.remote_process import RemoteProcess
 
 from .roles import Camera, Taper, pattern
 
@@ -24,23 +24,23 @@ pa.table({"a": [1]}).column(0).to_pylist()
 
 
 @dataclass(kw_only=True)
-class Studio(Fleet):
+class Studio(Deployment):
     """All processes of one test, and the recording that they make."""
 
     root: Path
 
-    def open(self) -> Service:
+    def open(self) -> DriverService:
         """A media driver and an SHM driver."""
         self.driver()
         return self.service()
 
-    def camera(self, stream_id: int | None = None, **options: Any) -> Remote:
+    def camera(self, stream_id: int | None = None, **options: Any) -> RemoteProcess:
         """A producer that has offered nothing yet."""
         remote = self.start(Camera, self.options)
         remote.call("produce", stream_id=stream_id or self.stream_id, **options)
         return remote
 
-    def taper(self, *streams: int, slow: float | None = None, **options: Any) -> Remote:
+    def taper(self, *streams: int, slow: float | None = None, **options: Any) -> RemoteProcess:
         """A recorder that records, of the one stream unless others are named."""
         remote = self.start(Taper, self.options)
         if slow is not None:
@@ -48,10 +48,10 @@ class Studio(Fleet):
         remote.call("record", root=str(self.root), streams=list(streams or (self.stream_id,)), **options)
         return remote
 
-    def has_rows(self, taper: Remote, rows: int) -> None:
+    def has_rows(self, taper: RemoteProcess, rows: int) -> None:
         self.until(lambda: taper.call("stats")["rows"] >= rows)
 
-    def has_all(self, taper: Remote, camera: Remote) -> dict[str, Any]:
+    def has_all(self, taper: RemoteProcess, camera: RemoteProcess) -> dict[str, Any]:
         """Waits until the recorder's account reaches the last frame that was offered; gives the account."""
         written = camera.call("written")
 
@@ -82,11 +82,13 @@ class Studio(Fleet):
 
 
 @pytest.fixture(scope="session")
-def recorders() -> Iterator[Nursery]:
-    with Nursery(
-        "tests.integration.faults.forker", f"{__package__}.roles", "tests.integration.recovery.member"
-    ) as nursery:
-        yield nursery
+def recorder_fork_server() -> Iterator[ForkServer]:
+    with ForkServer(
+        "tests.integration.faults.forking_process",
+        f"{__package__}.roles",
+        "tests.integration.recovery.client_process",
+    ) as fork_server:
+        yield fork_server
 
 
 @pytest.fixture
@@ -96,9 +98,9 @@ def studio(
     free_stream_id: int,
     tmp_path: Path,
     wait_until: Callable[..., Any],
-    recorders: Nursery,
+    recorder_fork_server: ForkServer,
 ) -> Iterator[Studio]:
-    times = Times()
+    times = Periods()
     with ExitStack() as stack:
         studio = Studio(
             aeron_dir,
@@ -108,7 +110,7 @@ def studio(
             stack,
             config=tmp_path / "tensorpool.toml",
             wait_until=wait_until,
-            nursery=recorders,
+            fork_server=recorder_fork_server,
             root=tmp_path / "recording",
         )
         studio.configure(times)

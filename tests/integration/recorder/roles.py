@@ -13,7 +13,7 @@ import numpy.typing as npt
 import tensorpool as tp
 from tensorpool.recorder.service import ledger_json
 from tensorpool.recording import segment_writer
-from tests.remote import Background
+from tests.remote_process import Background
 
 _ODD = np.uint64(0x9E37_79B9_7F4A_7C15)
 

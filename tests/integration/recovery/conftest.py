@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.nursery import Nursery
+from tests.fork_server import ForkServer
 
-from .fleet import LONG, Fleet, Times
+from .deployment import LONG, Deployment, Periods
 
 HERE = Path(__file__).parent
 # Ten times the rounds.
@@ -48,11 +48,13 @@ def mount(shm_base: Path) -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
+def fork_server() -> Iterator[ForkServer]:
     """Here hundreds of processes are started, to be killed."""
-    roles = ("member", "crowd", "vandal", "visitor")
-    with Nursery("tests.integration.faults.forker", *(f"{__package__}.{role}" for role in roles)) as nursery:
-        yield nursery
+    roles = ("client_process", "consumer_group", "malformed_sender", "other_user")
+    with ForkServer(
+        "tests.integration.faults.forking_process", *(f"{__package__}.{role}" for role in roles)
+    ) as fork_server:
+        yield fork_server
 
 
 @pytest.fixture
@@ -63,12 +65,12 @@ def fleet(
     tmp_path: Path,
     wait_until: Callable[..., Any],
     mount: Callable[..., None],
-    nursery: Nursery,
-) -> Iterator[Fleet]:
+    fork_server: ForkServer,
+) -> Iterator[Deployment]:
     """No process yet. What a test starts ends after it, the last first."""
-    times = Times()
+    times = Periods()
     with ExitStack() as stack:
-        fleet = Fleet(
+        fleet = Deployment(
             aeron_dir,
             shm_base,
             free_stream_id,
@@ -76,7 +78,7 @@ def fleet(
             stack,
             config=tmp_path / "tensorpool.toml",
             wait_until=wait_until,
-            nursery=nursery,
+            fork_server=fork_server,
         )
         fleet.configure(times)
         yield fleet

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .fleet import ROUNDS, Fleet, Times
+from .deployment import ROUNDS, Deployment, Periods
 
 HOLD_S = 2.0
 # So many at a time: each is a round of its own.
@@ -17,11 +17,11 @@ PROGRAMS = 5
 @pytest.mark.requirement("driver-4.4-2", "driver-4.4-3")
 @pytest.mark.parametrize("driver", ["service", "embedded"])
 def test_programs_that_hold_the_interpreter_lose_neither_lease_nor_account(
-    fleet: Fleet, driver: str, free_stream_ids: Callable[[], int]
+    fleet: Deployment, driver: str, free_stream_ids: Callable[[], int]
 ) -> None:
     """Leases last less than that. An embedded driver is held up too: it reads what has arrived before it
     judges; the lease is longer there, for after two leases' time without a turn it would fall silent."""
-    times = Times(keepalive=0.2, grace=8 if driver == "service" else 9, announce=0.5)
+    times = Periods(keepalive=0.2, grace=8 if driver == "service" else 9, announce=0.5)
     assert times.lease < HOLD_S
     fleet.configure(times)
     fleet.driver()
@@ -43,9 +43,9 @@ def test_programs_that_hold_the_interpreter_lose_neither_lease_nor_account(
     before = known()
     for _ in range(max(1, ROUNDS // PROGRAMS)):
         for remote in (*programs, *embedders):
-            remote.tell("hold_the_interpreter", seconds=HOLD_S)
+            remote.send("hold_the_interpreter", seconds=HOLD_S)
         for remote in (*programs, *embedders):
-            remote.answer()
+            remote.receive()
         fleet.receives(*programs)
     assert known() == before, "something happened to somebody"
     assert len(fleet.ask("leases")) == 2 * PROGRAMS

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote import Remote, RemoteError
+from tests.remote_process import RemoteError, RemoteProcess
 
-from .fleet import ROUNDS, Fleet
+from .deployment import ROUNDS, Deployment
 
 Mount = Callable[..., None]
 
@@ -41,7 +41,7 @@ def filler(shm_base: Path) -> Iterator[Filler]:
     filler.free()
 
 
-def refused(remote: Remote, stream_id: int) -> str:
+def refused(remote: RemoteProcess, stream_id: int) -> str:
     with pytest.raises(RemoteError) as caught:
         remote.call("produce", stream_id=stream_id)
     assert caught.value.kind == "AttachError"
@@ -53,13 +53,13 @@ def is_about_room(text: str) -> bool:
     return "no room for" in text or "No space left on device" in text
 
 
-def files_of(fleet: Fleet, stream_id: int) -> list[Path]:
+def files_of(fleet: Deployment, stream_id: int) -> list[Path]:
     return list(fleet.base.glob(f"tensorpool-*/{fleet.namespace}/{stream_id}/**"))
 
 
 @pytest.mark.requirement("driver-4.6-1", "driver-4.2-4")
 def test_a_full_filesystem_is_a_reason_and_leaves_nothing_half_made(
-    fleet: Fleet, mount: Mount, filler: Filler, free_stream_ids: Callable[[], int]
+    fleet: Deployment, mount: Mount, filler: Filler, free_stream_ids: Callable[[], int]
 ) -> None:
     mount("tmpfs", "size=8m")
     fleet.driver()
@@ -86,7 +86,7 @@ def test_a_full_filesystem_is_a_reason_and_leaves_nothing_half_made(
 
 @pytest.mark.requirement("driver-4.7-2", "driver-6-1")
 def test_a_producer_that_finds_no_room_comes_back_by_itself_when_there_is_some(
-    fleet: Fleet, mount: Mount, filler: Filler
+    fleet: Deployment, mount: Mount, filler: Filler
 ) -> None:
     mount("tmpfs", "size=512k")
     fleet.driver()
@@ -110,7 +110,7 @@ def test_a_producer_that_finds_no_room_comes_back_by_itself_when_there_is_some(
 
 
 @pytest.mark.requirement("driver-4.6-1", "driver-4.2-4")
-def test_a_base_directory_that_is_not_writable_is_a_reason(fleet: Fleet, mount: Mount) -> None:
+def test_a_base_directory_that_is_not_writable_is_a_reason(fleet: Deployment, mount: Mount) -> None:
     is_root = os.geteuid() == 0
     if is_root:
         # Permission bits do not stop root.
@@ -141,7 +141,7 @@ def test_a_base_directory_that_is_not_writable_is_a_reason(fleet: Fleet, mount: 
 
 
 @pytest.mark.requirement("driver-4.6-1", "driver-4.12-4")
-def test_a_base_directory_that_was_removed_is_a_reason_until_it_is_back(fleet: Fleet) -> None:
+def test_a_base_directory_that_was_removed_is_a_reason_until_it_is_back(fleet: Deployment) -> None:
     """Someone tidies up under a running driver. Mappings live on; new files need the directory."""
     fleet.driver()
     fleet.service()

@@ -8,30 +8,30 @@ from typing import Any
 
 import pytest
 
-from tests.integration.faults.forker import Forker
-from tests.remote import Remote
+from tests.integration.faults.forking_process import ForkingProcess
+from tests.remote_process import RemoteProcess
 
-from .fleet import ROUNDS, Fleet, Times
+from .deployment import ROUNDS, Deployment, Periods
 
 # A lease that outlasts every deadline: what ends sooner ended for another reason.
-FOREVER = Times(keepalive=0.1, grace=1000)
+FOREVER = Periods(keepalive=0.1, grace=1000)
 
 
-def forker(fleet: Fleet, **options: Any) -> Remote:
+def forker(fleet: Deployment, **options: Any) -> RemoteProcess:
     """Holds one of every handle, and an open claim."""
     words = {**fleet.options, **options}
     # The deprecation of forking with threads is exactly what is tried here.
-    remote = fleet.start(Forker, words, fleet.stream_id, env={"PYTHONWARNINGS": "ignore"})
+    remote = fleet.start(ForkingProcess, words, fleet.stream_id, env={"PYTHONWARNINGS": "ignore"})
     remote.call("pid")
     return remote
 
 
-def assert_goes_on(parent: Remote) -> None:
+def assert_goes_on(parent: RemoteProcess) -> None:
     assert parent.call("goes_on") == {"wrong": 0, "balanced": [True, True]}
 
 
 @pytest.fixture(params=["driver", "embedded"])
-def parent(fleet: Fleet, request: pytest.FixtureRequest) -> Remote:
+def parent(fleet: Deployment, request: pytest.FixtureRequest) -> RemoteProcess:
     """On a driver in another process, or with the driver inside."""
     fleet.driver()
     if request.param == "driver":
@@ -40,7 +40,7 @@ def parent(fleet: Fleet, request: pytest.FixtureRequest) -> Remote:
 
 
 def test_every_handle_raises_in_the_child_and_the_parent_keeps_its_leases(
-    fleet: Fleet, parent: Remote
+    fleet: Deployment, parent: RemoteProcess
 ) -> None:
     leases = fleet.leases()
     for _ in range(ROUNDS):
@@ -55,7 +55,7 @@ def test_every_handle_raises_in_the_child_and_the_parent_keeps_its_leases(
 
 @pytest.mark.parametrize("way", ["sys.exit", "inside the blocks", "after deleting all"])
 def test_a_child_that_ends_normally_detaches_nobody_and_stops_no_driver(
-    fleet: Fleet, parent: Remote, way: str
+    fleet: Deployment, parent: RemoteProcess, way: str
 ) -> None:
     leases, epochs = fleet.leases(), fleet.epochs()
     assert len(leases) == 2
@@ -66,7 +66,7 @@ def test_a_child_that_ends_normally_detaches_nobody_and_stops_no_driver(
 
 
 @pytest.mark.requirement("driver-4.8-1", "driver-4.8-3")
-def test_children_of_one_parent_have_names_and_leases_of_their_own(fleet: Fleet) -> None:
+def test_children_of_one_parent_have_names_and_leases_of_their_own(fleet: Deployment) -> None:
     """All begin with the same memory, and so with the same random numbers if those came from there."""
     fleet.configure(FOREVER)
     fleet.driver()
@@ -87,7 +87,7 @@ def test_children_of_one_parent_have_names_and_leases_of_their_own(fleet: Fleet)
 
 
 @pytest.mark.requirement("driver-7-1", "driver-7-2")
-def test_a_killed_producer_is_noticed_at_once_though_its_child_lives_on(fleet: Fleet) -> None:
+def test_a_killed_producer_is_noticed_at_once_though_its_child_lives_on(fleet: Deployment) -> None:
     fleet.configure(FOREVER)
     fleet.driver()
     fleet.service()
@@ -112,7 +112,7 @@ def test_a_killed_producer_is_noticed_at_once_though_its_child_lives_on(fleet: F
 
 
 @pytest.mark.requirement("driver-2.1-1")
-def test_a_killed_embedders_namespace_is_free_though_its_child_lives_on(fleet: Fleet) -> None:
+def test_a_killed_embedders_namespace_is_free_though_its_child_lives_on(fleet: Deployment) -> None:
     fleet.driver()
     for _ in range(ROUNDS):
         parent = forker(fleet, mode="embedded")

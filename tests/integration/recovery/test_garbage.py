@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
-from .fleet import ROUNDS, STEADY, Fleet, Times
-from .vandal import Vandal
+from .deployment import ROUNDS, STEADY, Deployment, Periods
+from .malformed_sender import MalformedSender
 
 COUNT = 2000
 
 
-def vandal(fleet: Fleet) -> Remote:
-    remote = fleet.start(Vandal, fleet.options)
+def vandal(fleet: Deployment) -> RemoteProcess:
+    remote = fleet.start(MalformedSender, fleet.options)
     fleet.until(lambda: remote.call("is_heard"))
     return remote
 
 
 @pytest.mark.requirement("driver-4.6-1", "driver-4.9-2", "driver-4.12-1")
-def test_garbage_costs_nobody_anything(fleet: Fleet) -> None:
+def test_garbage_costs_nobody_anything(fleet: Deployment) -> None:
     fleet.configure(STEADY)
     fleet.driver()
     service = fleet.service()
@@ -40,9 +40,9 @@ def test_garbage_costs_nobody_anything(fleet: Fleet) -> None:
     fleet.accounts(producer, [consumer])
 
 
-def test_leases_that_nobody_keeps_alive_and_streams_that_nobody_uses_are_gone_soon(fleet: Fleet) -> None:
+def test_leases_that_nobody_keeps_alive_and_streams_that_nobody_uses_are_gone_soon(fleet: Deployment) -> None:
     fleet.configure(
-        Times(), driver='pools = ["4KiB"]\nmax_streams = 50\nrelease_idle = "500ms"\nquota = "4MiB"'
+        Periods(), driver='pools = ["4KiB"]\nmax_streams = 50\nrelease_idle = "500ms"\nquota = "4MiB"'
     )
     fleet.driver()
     fleet.service()
@@ -61,10 +61,10 @@ def test_leases_that_nobody_keeps_alive_and_streams_that_nobody_uses_are_gone_so
     fleet.accounts(producer, [consumer])
 
 
-def test_a_flood_of_garbage_is_survived_and_over_when_it_is_over(fleet: Fleet) -> None:
+def test_a_flood_of_garbage_is_survived_and_over_when_it_is_over(fleet: Deployment) -> None:
     """The stream is everybody's: while one shouts others may not be heard, and so lose leases. What they
     have to get is the next one."""
-    fleet.configure(Times(keepalive=0.2, grace=5, announce=0.5))
+    fleet.configure(Periods(keepalive=0.2, grace=5, announce=0.5))
     fleet.driver()
     fleet.service()
     consumer, producer, other, late = fleet.consumer(), fleet.streaming(), vandal(fleet), fleet.worker()

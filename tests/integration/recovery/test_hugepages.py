@@ -12,9 +12,9 @@ import tensorpool as tp
 from tensorpool import _native
 from tensorpool.sbe import driver as messages
 from tensorpool.sbe.wire import ResponseCode
-from tests.remote import RemoteError
+from tests.remote_process import RemoteError
 
-from .fleet import ROUNDS, Fleet, Times
+from .deployment import ROUNDS, Deployment, Periods
 
 Mount = Callable[..., None]
 # Header ring and one pool: a page each, for the live, the superseded and the next epoch.
@@ -37,7 +37,7 @@ def spare_hugepages() -> Iterator[None]:
 class Asker:
     """Attaches by hand, for what no program of ours asks for."""
 
-    def __init__(self, fleet: Fleet, context: tp.Context) -> None:
+    def __init__(self, fleet: Deployment, context: tp.Context) -> None:
         self._fleet = fleet
         control = context.stream_ids.control
         self._requests = _native.Publication(context.connection.conductor, "aeron:ipc", control)
@@ -78,8 +78,8 @@ class Asker:
 
 
 @pytest.mark.requirement("driver-4.3-5", "driver-9-1")
-def test_without_huge_pages_who_requires_them_is_refused_and_nothing_is_made(fleet: Fleet) -> None:
-    fleet.configure(Times(), driver="hugepages = true")
+def test_without_huge_pages_who_requires_them_is_refused_and_nothing_is_made(fleet: Deployment) -> None:
+    fleet.configure(Periods(), driver="hugepages = true")
     fleet.driver()
     fleet.service()
     worker = fleet.worker()
@@ -97,7 +97,7 @@ def test_without_huge_pages_who_requires_them_is_refused_and_nothing_is_made(fle
 
 
 @pytest.mark.requirement("driver-4.3-5", "driver-4.2-6")
-def test_a_request_for_huge_pages_is_rejected_where_the_stream_has_none(fleet: Fleet) -> None:
+def test_a_request_for_huge_pages_is_rejected_where_the_stream_has_none(fleet: Deployment) -> None:
     fleet.driver()
     fleet.service()
     consumer, producer = fleet.consumer(), fleet.streaming()
@@ -116,10 +116,10 @@ def test_a_request_for_huge_pages_is_rejected_where_the_stream_has_none(fleet: F
 
 @pytest.mark.requirement("driver-4.3-5", "driver-9-1", "driver-9-2")
 def test_on_huge_pages_producers_come_and_go_as_everywhere(
-    fleet: Fleet, mount: Mount, spare_hugepages: None
+    fleet: Deployment, mount: Mount, spare_hugepages: None
 ) -> None:
     mount("hugetlbfs", "pagesize=2M")
-    fleet.configure(Times(), driver="hugepages = true")
+    fleet.configure(Periods(), driver="hugepages = true")
     fleet.driver()
     fleet.service()
     consumer, producer = fleet.consumer(), fleet.streaming()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from .fleet import ROUNDS, Fleet, Times
-from .vandal import Vandal
+from .deployment import ROUNDS, Deployment, Periods
+from .malformed_sender import MalformedSender
 
 
 def any_moment() -> None:
@@ -20,7 +20,7 @@ def any_moment() -> None:
 
 
 @pytest.mark.requirement("driver-7-1", "driver-7-2", "driver-4.9-7", "driver-6-1", "driver-6-2")
-def test_a_killed_producer_is_replaced_by_the_next(fleet: Fleet) -> None:
+def test_a_killed_producer_is_replaced_by_the_next(fleet: Deployment) -> None:
     fleet.driver()
     fleet.service()
     consumer, spare = fleet.consumer(), fleet.process()
@@ -36,8 +36,8 @@ def test_a_killed_producer_is_replaced_by_the_next(fleet: Fleet) -> None:
 
 
 @pytest.mark.requirement("driver-4.1-1", "driver-4.4-4", "driver-4.9-4")
-def test_a_killed_consumer_loses_its_lease_and_disturbs_nobody(fleet: Fleet) -> None:
-    fleet.configure(Times(grace=10, announce=0.5))
+def test_a_killed_consumer_loses_its_lease_and_disturbs_nobody(fleet: Deployment) -> None:
+    fleet.configure(Periods(grace=10, announce=0.5))
     fleet.driver()
     fleet.service()
     stays, spare, leaves = fleet.consumer(), fleet.process(), fleet.consumer()
@@ -54,7 +54,7 @@ def test_a_killed_consumer_loses_its_lease_and_disturbs_nobody(fleet: Fleet) -> 
 
 
 @pytest.mark.requirement("driver-4.8-2", "driver-4.12-4", "driver-10-1", "driver-10-2")
-def test_a_killed_driver_is_attached_to_again_when_it_is_back(fleet: Fleet) -> None:
+def test_a_killed_driver_is_attached_to_again_when_it_is_back(fleet: Deployment) -> None:
     fleet.driver()
     service = fleet.service()
     consumer, producer = fleet.consumer(), fleet.streaming()
@@ -76,13 +76,13 @@ def test_a_killed_driver_is_attached_to_again_when_it_is_back(fleet: Fleet) -> N
 
 
 @pytest.mark.requirement("driver-4.8-2", "driver-5-1")
-def test_what_was_asked_of_a_driver_that_is_dead_is_not_granted_by_the_next(fleet: Fleet) -> None:
+def test_what_was_asked_of_a_driver_that_is_dead_is_not_granted_by_the_next(fleet: Deployment) -> None:
     """Aeron keeps what the dead one has not read, and hands it to the next. A lease for somebody who is gone
     would keep the producer out that is there, here for ever."""
-    fleet.configure(Times(keepalive=0.1, grace=1000))
+    fleet.configure(Periods(keepalive=0.1, grace=1000))
     fleet.driver()
     service = fleet.service()
-    consumer, ghost = fleet.consumer(), fleet.start(Vandal, fleet.options)
+    consumer, ghost = fleet.consumer(), fleet.start(MalformedSender, fleet.options)
     for turn in range(ROUNDS):
         fleet.until(lambda: ghost.call("is_heard"))
         service.kill()
@@ -100,7 +100,7 @@ def test_what_was_asked_of_a_driver_that_is_dead_is_not_granted_by_the_next(flee
 
 
 @pytest.mark.requirement("driver-4.4-7", "driver-10-1")
-def test_a_killed_media_driver_is_found_again_by_the_driver_and_all_clients(fleet: Fleet) -> None:
+def test_a_killed_media_driver_is_found_again_by_the_driver_and_all_clients(fleet: Deployment) -> None:
     media_driver, spare = fleet.driver(), fleet.process()
     service = fleet.service()
     consumer, producer = fleet.consumer(), fleet.streaming()
@@ -118,7 +118,7 @@ def test_a_killed_media_driver_is_found_again_by_the_driver_and_all_clients(flee
 
 
 @pytest.mark.requirement("driver-2.1-1", "driver-10-1", "driver-10-2")
-def test_when_the_embedding_process_is_killed_another_embeds_and_all_go_on(fleet: Fleet) -> None:
+def test_when_the_embedding_process_is_killed_another_embeds_and_all_go_on(fleet: Deployment) -> None:
     """Nobody runs a service here: the first program has both drivers inside, and the others stand by."""
     both: dict[str, Any] = {"mode": "auto", "media_driver": "auto"}
     producer = fleet.producer(**both)

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from .fleet import ROUNDS, Fleet, Times
+from .deployment import ROUNDS, Deployment, Periods
 
 
 @pytest.mark.requirement("driver-4.4-1", "driver-4.4-3")
-def test_a_client_paused_for_less_than_the_grace_keeps_its_lease(fleet: Fleet) -> None:
-    times = Times(keepalive=0.1, grace=200)
+def test_a_client_paused_for_less_than_the_grace_keeps_its_lease(fleet: Deployment) -> None:
+    times = Periods(keepalive=0.1, grace=200)
     fleet.configure(times)
     fleet.driver()
     fleet.service()
@@ -27,7 +27,7 @@ def test_a_client_paused_for_less_than_the_grace_keeps_its_lease(fleet: Fleet) -
 
         member.stop()
         fleet.until(lambda: left_s() < times.lease - 3 * times.keepalive)
-        member.go_on()
+        member.resume()
         fleet.until(lambda: left_s() > times.lease - 1.5 * times.keepalive)
         fleet.receives(consumer)
     assert fleet.settled(producer, [consumer]) == epoch
@@ -38,8 +38,8 @@ def test_a_client_paused_for_less_than_the_grace_keeps_its_lease(fleet: Fleet) -
 
 
 @pytest.mark.requirement("driver-4.4-4", "driver-4.7-1", "driver-4.7-2", "driver-4.9-6")
-def test_a_consumer_paused_for_longer_than_the_grace_attaches_again(fleet: Fleet) -> None:
-    fleet.configure(Times(grace=10, announce=0.3))
+def test_a_consumer_paused_for_longer_than_the_grace_attaches_again(fleet: Deployment) -> None:
+    fleet.configure(Periods(grace=10, announce=0.3))
     fleet.driver()
     fleet.service()
     consumer, producer = fleet.consumer(), fleet.streaming()
@@ -48,7 +48,7 @@ def test_a_consumer_paused_for_longer_than_the_grace_attaches_again(fleet: Fleet
         (lease_id,) = consumer.call("leases")
         consumer.stop()
         fleet.gone(lease_id)
-        consumer.go_on()
+        consumer.resume()
         fleet.agreed(producer, [consumer])
         assert consumer.call("leases") != [lease_id]
         fleet.receives(consumer)
@@ -59,11 +59,11 @@ def test_a_consumer_paused_for_longer_than_the_grace_attaches_again(fleet: Fleet
     "driver-4.4-4", "driver-4.7-1", "driver-4.7-2", "driver-4.9-6", "driver-4.9-7", "driver-5-1"
 )
 def test_a_producer_paused_for_longer_than_the_grace_wakes_up_harmless_and_waits_for_its_turn(
-    fleet: Fleet,
+    fleet: Deployment,
 ) -> None:
     """Another one takes its place meanwhile. What the first writes on, before it has looked around, reaches
     nobody; when the second is gone it is the producer again, by itself."""
-    fleet.configure(Times(grace=10, announce=0.3))
+    fleet.configure(Periods(grace=10, announce=0.3))
     fleet.driver()
     fleet.service()
     consumer, sleeper, other = fleet.consumer(), fleet.streaming(), fleet.worker()
@@ -75,7 +75,7 @@ def test_a_producer_paused_for_longer_than_the_grace_wakes_up_harmless_and_waits
         other.call("produce", stream_id=fleet.stream_id)
         other.call("offer_always", per_second=500)
         second = fleet.flow(consumer, after=first)
-        sleeper.go_on()
+        sleeper.resume()
         fleet.until(lambda: sleeper.call("offering")["last"] == "detached")
         fleet.until(lambda: sleeper.call("lease")["code"] == "REJECTED")
         assert sleeper.call("leases") == []
@@ -90,9 +90,9 @@ def test_a_producer_paused_for_longer_than_the_grace_wakes_up_harmless_and_waits
 
 
 @pytest.mark.requirement("driver-4.4-1", "driver-4.4-3")
-def test_a_stalled_driver_reads_what_has_arrived_before_it_judges(fleet: Fleet) -> None:
+def test_a_stalled_driver_reads_what_has_arrived_before_it_judges(fleet: Deployment) -> None:
     # Clients miss three announces before they give a driver up: here it is back long before that.
-    times = Times(grace=10, announce=5.0)
+    times = Periods(grace=10, announce=5.0)
     fleet.configure(times)
     fleet.driver()
     service = fleet.service()
@@ -103,7 +103,7 @@ def test_a_stalled_driver_reads_what_has_arrived_before_it_judges(fleet: Fleet) 
         service.stop()
         # The length of the stall is the fault itself.
         time.sleep(1.6 * times.lease)
-        service.go_on()
+        service.resume()
         assert sorted(fleet.lease_ids()) == leases
         fleet.until(lambda: all(row["expires_in_s"] > 0 for row in fleet.leases()))
     assert fleet.settled(producer, [consumer]) == epoch
@@ -112,7 +112,7 @@ def test_a_stalled_driver_reads_what_has_arrived_before_it_judges(fleet: Fleet) 
 
 
 @pytest.mark.requirement("driver-4.12-4", "driver-10-1")
-def test_a_driver_stalled_for_long_is_given_up_and_found_again(fleet: Fleet) -> None:
+def test_a_driver_stalled_for_long_is_given_up_and_found_again(fleet: Deployment) -> None:
     fleet.driver()
     service = fleet.service()
     consumer, producer = fleet.consumer(), fleet.streaming()
@@ -121,7 +121,7 @@ def test_a_driver_stalled_for_long_is_given_up_and_found_again(fleet: Fleet) -> 
         service.stop()
         fleet.until(lambda: producer.call("offering")["last"] == "detached")
         fleet.until(lambda: consumer.call("mapped") is None)
-        service.go_on()
+        service.resume()
         fleet.flow(consumer, after=epoch)
         fleet.agreed(producer, [consumer])
     fleet.accounts(producer, [consumer])

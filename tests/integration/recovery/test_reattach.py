@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
-from .fleet import ROUNDS, STEADY, Fleet
+from .deployment import ROUNDS, STEADY, Deployment
 
 Story = list[tuple[str, int | None]]
 
@@ -16,7 +16,7 @@ Story = list[tuple[str, int | None]]
 class Reader:
     """Tells what has happened to a process since it was asked last."""
 
-    def __init__(self, member: Remote) -> None:
+    def __init__(self, member: RemoteProcess) -> None:
         self._member = member
         self._read = len(member.call("story"))
 
@@ -50,7 +50,7 @@ def assert_remapped(story: Story, before: int, after: int) -> None:
     "driver-4.9-7",
     "driver-6-1",
 )
-def test_a_revoked_producer_comes_back_under_a_further_epoch(fleet: Fleet) -> None:
+def test_a_revoked_producer_comes_back_under_a_further_epoch(fleet: Deployment) -> None:
     fleet.configure(STEADY)
     fleet.driver()
     fleet.service()
@@ -76,7 +76,7 @@ def test_a_revoked_producer_comes_back_under_a_further_epoch(fleet: Fleet) -> No
 
 
 @pytest.mark.requirement("driver-4.7-1", "driver-4.9-4", "driver-4.9-5", "driver-4.9-6")
-def test_a_revoked_consumer_comes_back_to_the_same_epoch(fleet: Fleet) -> None:
+def test_a_revoked_consumer_comes_back_to_the_same_epoch(fleet: Deployment) -> None:
     fleet.configure(STEADY)
     fleet.driver()
     fleet.service()
@@ -101,7 +101,7 @@ def test_a_revoked_consumer_comes_back_to_the_same_epoch(fleet: Fleet) -> None:
 
 
 @pytest.mark.requirement("driver-4.9-6", "driver-6-1", "driver-6-2")
-def test_a_stream_that_is_revoked_all_the_time_comes_back_each_time(fleet: Fleet) -> None:
+def test_a_stream_that_is_revoked_all_the_time_comes_back_each_time(fleet: Deployment) -> None:
     """Producer and consumer at once, again and again: what one is told may be history when it acts on it. A
     consumer may be given files that a producer gets under another name the next moment, and is not told of an
     error by that."""
@@ -116,7 +116,7 @@ def test_a_stream_that_is_revoked_all_the_time_comes_back_each_time(fleet: Fleet
 
 
 @pytest.mark.requirement("driver-6-1", "driver-6-2", "driver-4.9-3", "driver-4.9-7")
-def test_a_changed_layout_and_every_detach_mean_a_new_epoch_for_the_consumers(fleet: Fleet) -> None:
+def test_a_changed_layout_and_every_detach_mean_a_new_epoch_for_the_consumers(fleet: Deployment) -> None:
     fleet.configure(STEADY)
     fleet.driver()
     fleet.service()
@@ -145,7 +145,7 @@ def test_a_changed_layout_and_every_detach_mean_a_new_epoch_for_the_consumers(fl
 
 @pytest.mark.requirement("driver-4.12-2", "driver-4.12-3", "driver-10-2")
 @pytest.mark.parametrize("driver", ["service", "embedded"])
-def test_a_rolling_restart_of_the_driver_is_survived_by_all(fleet: Fleet, driver: str) -> None:
+def test_a_rolling_restart_of_the_driver_is_survived_by_all(fleet: Deployment, driver: str) -> None:
     """In good order: everybody is told, nothing of the old driver stays, and all find the new one."""
 
     def begin() -> Any:
@@ -179,7 +179,7 @@ def test_a_rolling_restart_of_the_driver_is_survived_by_all(fleet: Fleet, driver
 
 
 @pytest.mark.requirement("driver-4.4-7", "driver-10-1")
-def test_a_restart_of_the_media_driver_is_survived_by_all(fleet: Fleet) -> None:
+def test_a_restart_of_the_media_driver_is_survived_by_all(fleet: Deployment) -> None:
     media_driver = fleet.driver()
     service = fleet.service()
     consumers, producer = [fleet.consumer(), fleet.consumer()], fleet.streaming()

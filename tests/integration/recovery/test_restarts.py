@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .fleet import LONG, Fleet
+from .deployment import LONG, Deployment
 
 RESTARTS = 1000 if LONG else 60
 MEBIBYTE = 1 << 20
@@ -26,13 +26,15 @@ def descriptors(pid: int) -> int:
 
 
 @pytest.mark.requirement("driver-6-1", "driver-4.9-3", "driver-4.8-1")
-def test_many_producer_restarts_leave_one_epoch_and_no_memory_behind(fleet: Fleet) -> None:
+def test_many_producer_restarts_leave_one_epoch_and_no_memory_behind(fleet: Deployment) -> None:
     fleet.driver()
     service = fleet.service()
     consumer, worker = fleet.consumer(), fleet.worker()
     warm = worker.call("restart_producer", stream_id=fleet.stream_id, times=WARM_UP)
     before = memory_bytes(service.pid), descriptors(service.pid)
-    rest = worker.call("restart_producer", stream_id=fleet.stream_id, times=RESTARTS - WARM_UP, patience=1500)
+    rest = worker.call(
+        "restart_producer", stream_id=fleet.stream_id, times=RESTARTS - WARM_UP, reply_timeout=1500
+    )
     epochs = warm["epochs"] + rest["epochs"]
     assert epochs == sorted(set(epochs)), "every attach has an epoch of its own, above all before"
     assert len(epochs) == RESTARTS

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote import PATIENCE, Remote
+from tests.remote_process import TIMEOUT_S, RemoteProcess
 
-from .fleet import ROUNDS, Fleet, Times
-from .visitor import Visitor
+from .deployment import ROUNDS, Deployment, Periods
+from .other_user import OtherUserProcess
 
 # Whatever makes, shortens, moves or removes a file, or changes whose it is.
 CALLS = (
@@ -29,7 +29,7 @@ ALICE = 54_321
 
 
 @contextmanager
-def traced(fleet: Fleet, process: Remote, log: Path) -> Iterator[None]:
+def traced(fleet: Deployment, process: RemoteProcess, log: Path) -> Iterator[None]:
     """Every file call of the process, until it has ended."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
@@ -44,14 +44,14 @@ def traced(fleet: Fleet, process: Remote, log: Path) -> Iterator[None]:
             pytest.skip(f"processes cannot be traced here: {said.read_text().strip()}")
         yield
         process.end()
-        tracer.wait(PATIENCE)
+        tracer.wait(TIMEOUT_S)
     finally:
         if tracer.poll() is None:
             tracer.terminate()
-            tracer.wait(PATIENCE)
+            tracer.wait(TIMEOUT_S)
 
 
-def touches(fleet: Fleet, log: Path) -> list[str]:
+def touches(fleet: Deployment, log: Path) -> list[str]:
     """The calls that change something below the base directory."""
     calls = [line for line in log.read_text().splitlines() if str(fleet.base) in line]
     mapped = [line for line in calls if "header.ring" in line]
@@ -61,7 +61,7 @@ def touches(fleet: Fleet, log: Path) -> list[str]:
 
 @pytest.mark.requirement("driver-2.2-1", "driver-2.3-1", "driver-3-1", "driver-3-2")
 @pytest.mark.parametrize("role", ["producer", "consumer"])
-def test_a_traced_client_changes_no_file(fleet: Fleet, tmp_path: Path, role: str) -> None:
+def test_a_traced_client_changes_no_file(fleet: Deployment, tmp_path: Path, role: str) -> None:
     """Through attach, frames, revocations, a restart of the driver, and the end."""
     log = tmp_path / "trace"
     fleet.driver()
@@ -94,9 +94,9 @@ def everything(base: Path) -> dict[str, tuple[int, int, int]]:
 
 
 @pytest.mark.requirement("driver-2.2-1", "driver-2.3-1")
-def test_clients_that_work_and_end_while_the_driver_stands_still_change_no_file(fleet: Fleet) -> None:
+def test_clients_that_work_and_end_while_the_driver_stands_still_change_no_file(fleet: Deployment) -> None:
     # Long enough for nobody to give the driver up, nor it them.
-    fleet.configure(Times(keepalive=1, grace=30, announce=20))
+    fleet.configure(Periods(keepalive=1, grace=30, announce=20))
     fleet.driver()
     service = fleet.service()
     clients = [fleet.streaming(), fleet.consumer(), fleet.consumer()]
@@ -111,15 +111,15 @@ def test_clients_that_work_and_end_while_the_driver_stands_still_change_no_file(
         clients[1].end()
         clients[2].kill()
         assert everything(fleet.base) == before
-        service.go_on()
+        service.resume()
         clients = [fleet.streaming(clients[0]), fleet.consumer(), fleet.consumer()]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes root to be somebody else")
 @pytest.mark.requirement("driver-2.2-1", "driver-2.3-1", "driver-3-1", "driver-9-2")
-def test_another_user_who_may_change_nothing_produces_and_consumes(fleet: Fleet) -> None:
+def test_another_user_who_may_change_nothing_produces_and_consumes(fleet: Deployment) -> None:
     fleet.configure(
-        Times(),
+        Periods(),
         driver=f"""
             [[driver.streams]]
             stream_id = {fleet.stream_id}
@@ -133,7 +133,8 @@ def test_another_user_who_may_change_nothing_produces_and_consumes(fleet: Fleet)
         fleet.process().call("launch_for_all", aeron_dir=str(fleet.aeron_dir))
         fleet.service()
         visitors = [
-            fleet.start(Visitor, ALICE, str(fleet.config), env={"XDG_STATE_HOME": home}) for _ in range(2)
+            fleet.start(OtherUserProcess, ALICE, str(fleet.config), env={"XDG_STATE_HOME": home})
+            for _ in range(2)
         ]
         consumer, producer = fleet.consumer(visitors[0]), fleet.streaming(visitors[1])
         for _ in range(ROUNDS):

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tensorpool.driver import read_holder
-from tests.nursery import Nursery
+from tests.fork_server import ForkServer
 
-from .fleet import ROUNDS, Fleet
-from .member import Member
+from .client_process import ClientProcess
+from .deployment import ROUNDS, Deployment
 
 SECOND_NS = 1_000_000_000
 YEAR_S = 365 * 86_400
@@ -25,7 +25,7 @@ STEPS_S = (-3600, 7200, -5 * YEAR_S, 20 * YEAR_S, -30 * YEAR_S, 1, -1)
 
 
 @pytest.fixture
-def step(fleet: Fleet, tmp_path: Path) -> Iterator[Callable[[float], None]]:
+def step(fleet: Deployment, tmp_path: Path) -> Iterator[Callable[[float], None]]:
     """Sets the time of day of all processes of this test, now and while they run."""
     library, offset = tmp_path / "libstepped_clock.so", tmp_path / "offset"
     source = Path(__file__).with_name("stepped_clock.c")
@@ -39,7 +39,7 @@ def step(fleet: Fleet, tmp_path: Path) -> Iterator[Callable[[float], None]]:
             file.write(struct.pack("<q", now + int(seconds * SECOND_NS)))
 
     elsewhere = {"LD_PRELOAD": str(library), "STEPPED_CLOCK": str(offset)}
-    with Nursery(Member.__module__, env=elsewhere) as fleet.nursery:
+    with ForkServer(ClientProcess.__module__, env=elsewhere) as fleet.fork_server:
         fleet.is_elsewhere = True
         yield by
         fleet.close()
@@ -47,7 +47,7 @@ def step(fleet: Fleet, tmp_path: Path) -> Iterator[Callable[[float], None]]:
 
 @pytest.mark.requirement("driver-6-1", "driver-10-2")
 def test_epochs_grow_across_steps_of_the_clock_and_leases_outlive_them(
-    fleet: Fleet, step: Callable[[float], None]
+    fleet: Deployment, step: Callable[[float], None]
 ) -> None:
     fleet.driver()
     service = fleet.service()

@@ -14,9 +14,9 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import _native, recording
+from tests.fork_server import ForkServer
 from tests.integration.recovery.conftest import fleet, mount
 from tests.leaks import wait_for
-from tests.nursery import Nursery
 
 __all__ = ["fleet", "mount"]
 
@@ -29,10 +29,10 @@ MS = 1_000_000
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
+def fork_server() -> Iterator[ForkServer]:
     """Processes that are started to be killed."""
-    with Nursery("tests.integration.recovery.member", f"{__package__}.roles") as nursery:
-        yield nursery
+    with ForkServer("tests.integration.recovery.client_process", f"{__package__}.roles") as fork_server:
+        yield fork_server
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorpool as tp
 from tensorpool.replayer import Replay
-from tests.remote import Background
+from tests.remote_process import Background
 
 from .conftest import Listener
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tensorpool import recording
-from tests.integration.recovery.fleet import Fleet
-from tests.remote import Remote, RemoteError
+from tests.integration.recovery.deployment import Deployment
+from tests.remote_process import RemoteError, RemoteProcess
 
 from .conftest import MS, record
 from .roles import Ear, Player
@@ -32,7 +32,7 @@ def seq_of(timestamp_ns: int) -> int:
     return (timestamp_ns - 1_000) // 10
 
 
-def begin(fleet: Fleet, player: Remote, root: Path, **options: Any) -> None:
+def begin(fleet: Deployment, player: RemoteProcess, root: Path, **options: Any) -> None:
     """Until the driver has noticed a death, the stream has a producer."""
 
     def begins() -> bool:
@@ -48,13 +48,13 @@ def begin(fleet: Fleet, player: Remote, root: Path, **options: Any) -> None:
 
 
 @pytest.fixture
-def played(fleet: Fleet, root: Path) -> Path:
+def played(fleet: Deployment, root: Path) -> Path:
     record(root, fleet.stream_id, frames=FRAMES, every_ns=5 * MS)
     fleet.driver()
     return root
 
 
-def test_a_replayer_that_is_killed_leaves_the_stream_to_the_next(fleet: Fleet, played: Path) -> None:
+def test_a_replayer_that_is_killed_leaves_the_stream_to_the_next(fleet: Deployment, played: Path) -> None:
     fleet.service()
     ear = fleet.start(Ear, fleet.options, fleet.stream_id)
     for _ in range(3):
@@ -84,7 +84,7 @@ def test_a_replayer_that_is_killed_leaves_the_stream_to_the_next(fleet: Fleet, p
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["kill -9", "in order"])
-def test_a_replay_goes_on_when_the_driver_is_back(fleet: Fleet, played: Path, is_killed: bool) -> None:
+def test_a_replay_goes_on_when_the_driver_is_back(fleet: Deployment, played: Path, is_killed: bool) -> None:
     service = fleet.service()
     ear = fleet.start(Ear, fleet.options, fleet.stream_id)
     player = fleet.start(Player, fleet.options)

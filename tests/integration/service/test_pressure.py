@@ -14,7 +14,7 @@ import tensorpool as tp
 from tensorpool import _native
 from tensorpool.service import Event
 from tests.integration.service.roles import Crowd, Guest, Kitchen
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 
 class Busy(tp.Service, name="busy"):
@@ -50,22 +50,22 @@ def test_a_service_that_is_stopped_for_a_moment_misses_no_command(aeron_dir: Pat
     directory = str(aeron_dir)
     with (
         tp.MediaDriver(aeron_dir),
-        Remote(Kitchen, directory, "1") as stopped,
-        Remote(Kitchen, directory, "2") as other,
-        Remote(Guest, directory, "oven", "1") as guest,
-        Remote(Crowd, directory) as crowd,
+        RemoteProcess(Kitchen, directory, "1") as stopped,
+        RemoteProcess(Kitchen, directory, "2") as other,
+        RemoteProcess(Guest, directory, "oven", "1") as guest,
+        RemoteProcess(Crowd, directory) as crowd,
     ):
         stopped.call("pid")
         other.call("pid")
         assert guest.call("many", count=1) == [1]
-        crowd.tell("flood", count=100_000)
+        crowd.send("flood", count=100_000)
         stopped.stop()
         time.sleep(0.2)
-        guest.tell("many", count=20)
+        guest.send("many", count=20)
         time.sleep(0.1)
-        stopped.go_on()
-        assert guest.answer(100) == list(range(2, 22))
-        crowd.answer(100)
+        stopped.resume()
+        assert guest.receive(100) == list(range(2, 22))
+        crowd.receive(100)
         assert stopped.call("state")["baked"] == 21
 
 

@@ -17,7 +17,7 @@ import tensorpool as tp
 from tensorpool import _native
 from tensorpool.service import Event
 from tests.integration.service.roles import Crowd, Guest, Kitchen, Oven
-from tests.remote import Remote, RemoteError
+from tests.remote_process import RemoteError, RemoteProcess
 
 
 @pytest.fixture
@@ -28,16 +28,16 @@ def driver(aeron_dir: Path) -> Iterator[str]:
 
 def test_two_services_and_three_clients(driver: str) -> None:
     with ExitStack() as stack:
-        first, second = (stack.enter_context(Remote(Kitchen, driver, n)) for n in ("1", "2"))
-        guests = [stack.enter_context(Remote(Guest, driver, "oven", n)) for n in ("1", "1", "2")]
+        first, second = (stack.enter_context(RemoteProcess(Kitchen, driver, n)) for n in ("1", "2"))
+        guests = [stack.enter_context(RemoteProcess(Guest, driver, "oven", n)) for n in ("1", "1", "2")]
         for kitchen in (first, second):
             kitchen.call("pid")
         assert guests[0].call("set", name="temperature", value=180.0) == 180.0
         assert guests[1].call("get", name="temperature") == 180.0
         assert guests[2].call("get", name="temperature") == 20.0
         for guest in guests:
-            guest.tell("many", count=50)
-        results = [guest.answer() for guest in guests]
+            guest.send("many", count=50)
+        results = [guest.receive() for guest in guests]
         # Each call counted exactly once, whoever asked.
         assert sorted(results[0] + results[1]) == list(range(1, 101))
         assert results[2] == list(range(1, 51))
@@ -48,13 +48,17 @@ def test_two_services_and_three_clients(driver: str) -> None:
 @pytest.mark.requirement("service-5-3", "service-4-1")
 @pytest.mark.timeout(300)
 def test_a_million_foreign_messages_cost_no_memory_and_no_command(driver: str) -> None:
-    with Remote(Kitchen, driver) as kitchen, Remote(Guest, driver) as guest, Remote(Crowd, driver) as crowd:
+    with (
+        RemoteProcess(Kitchen, driver) as kitchen,
+        RemoteProcess(Guest, driver) as guest,
+        RemoteProcess(Crowd, driver) as crowd,
+    ):
         pid = kitchen.call("pid")
         crowd.call("flood", count=10_000)
         before = _resident_bytes(pid)
-        crowd.tell("flood", count=1_000_000)
-        assert guest.call("many", count=100, patience=200) == list(range(1, 101))
-        crowd.answer(200)
+        crowd.send("flood", count=1_000_000)
+        assert guest.call("many", count=100, reply_timeout=200) == list(range(1, 101))
+        crowd.receive(200)
         deadline = time.monotonic() + 60
         while (state := kitchen.call("state"))["foreign"] < 1_010_000 and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -74,11 +78,11 @@ def test_foreign_messages_cost_no_allocation_on_any_thread(driver: str, tmp_path
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     env = {"LD_PRELOAD": str(library), "COUNTING_MALLOC": str(library)}
     count = 200_000
-    with Remote(Kitchen, driver, env=env) as kitchen, Remote(Crowd, driver) as crowd:
+    with RemoteProcess(Kitchen, driver, env=env) as kitchen, RemoteProcess(Crowd, driver) as crowd:
         kitchen.call("pid")
         crowd.call("flood", count=10_000)
         before = kitchen.call("allocations")
-        crowd.call("flood", count=count, patience=200)
+        crowd.call("flood", count=count, reply_timeout=200)
         deadline = time.monotonic() + 60
         while kitchen.call("state")["foreign"] < 10_000 + count and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -98,7 +102,11 @@ def _resident_bytes(pid: int) -> int:
 def test_large_messages_for_others_are_never_put_together(
     driver: str, wait_until: Callable[..., Any]
 ) -> None:
-    with Remote(Kitchen, driver) as kitchen, Remote(Guest, driver) as guest, Remote(Crowd, driver) as crowd:
+    with (
+        RemoteProcess(Kitchen, driver) as kitchen,
+        RemoteProcess(Guest, driver) as guest,
+        RemoteProcess(Crowd, driver) as crowd,
+    ):
         kitchen.call("pid")
         crowd.call("flood_large", count=50, size=200_000)
         assert guest.call("many", count=3) == [1, 2, 3]
@@ -110,7 +118,11 @@ def test_large_messages_for_others_are_never_put_together(
 
 @pytest.mark.requirement("service-5-2")
 def test_garbage_is_counted_and_changes_nothing(driver: str, wait_until: Callable[..., Any]) -> None:
-    with Remote(Kitchen, driver) as kitchen, Remote(Guest, driver) as guest, Remote(Crowd, driver) as crowd:
+    with (
+        RemoteProcess(Kitchen, driver) as kitchen,
+        RemoteProcess(Guest, driver) as guest,
+        RemoteProcess(Crowd, driver) as crowd,
+    ):
         kitchen.call("pid")
         sent = crowd.call("garbage")
         assert guest.call("get", name="temperature") == 20.0
@@ -128,28 +140,28 @@ def test_garbage_is_counted_and_changes_nothing(driver: str, wait_until: Callabl
 def test_a_service_killed_in_the_middle_of_a_command_is_told_apart_and_comes_back(
     driver: str, wait_until: Callable[..., Any]
 ) -> None:
-    with Remote(Guest, driver) as guest:
-        with Remote(Kitchen, driver) as kitchen:
+    with RemoteProcess(Guest, driver) as guest:
+        with RemoteProcess(Kitchen, driver) as kitchen:
             kitchen.call("pid")
             assert guest.call("call", name="bake") == 1
-            guest.tell("call", name="bake", seconds=600, timeout=5)
+            guest.send("call", name="bake", seconds=600, timeout=5)
             wait_until(lambda: kitchen.call("state")["begun"] == 2)
             kitchen.kill()
             with pytest.raises(RemoteError) as error:
-                guest.answer()
+                guest.receive()
             # Its echo was on record before it began: the client knows that it was accepted.
             assert error.value.kind == "ServiceTimeout"
             assert "accepted bake() and is not done" in error.value.text
             with pytest.raises(RemoteError) as error:
                 guest.call("call", name="bake", timeout=1)
             assert error.value.kind == "NoSuchService"
-        with Remote(Kitchen, driver) as again:
+        with RemoteProcess(Kitchen, driver) as again:
             again.call("pid")
             assert guest.call("call", name="bake") == 1
 
 
 def test_a_slow_service_is_told_apart_from_none(driver: str) -> None:
-    with tp.open(aeron_dir=driver, media_driver="external") as ctx, Remote(Kitchen, driver) as kitchen:
+    with tp.open(aeron_dir=driver, media_driver="external") as ctx, RemoteProcess(Kitchen, driver) as kitchen:
         kitchen.call("pid")
         client = ctx.service("oven", timeout=20)
         with pytest.raises(tp.ServiceTimeout, match=r"accepted bake\(\) and is not done within 2\.0 s"):

@@ -16,7 +16,7 @@ from tensorpool.errors import DiskFull, LockHeld, PipelineError
 from tensorpool.pipeline import run
 from tensorpool.pipeline.run import _held
 from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
-from tests.unit.pipeline.support import Stages, define, keys, record, table
+from tests.unit.pipeline.harness import Stages, define, keys, record, table
 from tests.unit.spark.conftest import write
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::ResourceWarning")]

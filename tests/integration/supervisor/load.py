@@ -27,7 +27,7 @@ from tensorpool.sbe.wire import (
     ShmPoolAnnounce,
 )
 from tensorpool.service import Event
-from tests.remote import Background
+from tests.remote_process import Background
 
 FIRST = 100_000
 _PARTS = 20

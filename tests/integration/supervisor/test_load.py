@@ -16,7 +16,7 @@ import pytest
 
 import tensorpool as tp
 from tests.integration.supervisor.load import Crowd, Supervisor
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 STREAMS, CONSUMERS = 1000, 4
 # An announce, a report and an account a stream; a report, a greeting, an account and a latency a consumer.
@@ -38,7 +38,7 @@ def test_a_thousand_streams_take_little_time_and_no_more_memory_as_time_goes_by(
     options: dict[str, Any] = {"aeron_dir": str(aeron_dir), "shm_base_dir": str(shm_base)}
     with (
         tp.open("embedded", **options),
-        Remote(Crowd) as crowd,
+        RemoteProcess(Crowd) as crowd,
         Supervisor(aeron_dir, shm_base, tmp_path) as supervisor,
     ):
         url = wait_until(supervisor.url, timeout=60)

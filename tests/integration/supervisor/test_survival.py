@@ -25,18 +25,18 @@ from tensorpool.sbe.wire import (
 )
 from tensorpool.service import Event
 from tests.integration.supervisor.test_policy_has_effect import supervising
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 
 @pytest.mark.leaves_files
 def test_the_picture_is_back_when_driver_media_driver_or_supervisor_were_killed(
     options: dict[str, Any],
-    station: Callable[[], Remote],
+    station: Callable[[], RemoteProcess],
     free_stream_id: int,
     wait_until: Callable[..., Any],
 ) -> None:
     """The hub is a process here: killed, both drivers are gone at once; another takes their place."""
-    with Remote(Hub) as first, Remote(Hub) as second:
+    with RemoteProcess(Hub) as first, RemoteProcess(Hub) as second:
         first.call("open", **options)
         source, reader = station(), station()
         source.call("produce", stream_id=free_stream_id)

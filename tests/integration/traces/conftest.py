@@ -6,5 +6,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _standalone(stand_alone: None) -> None:
+def _standalone(standalone_mode: None) -> None:
     """Traces need no driver."""

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import tensorpool as tp
-from tests.remote import Background
+from tests.remote_process import Background
 
 
 class Watcher:

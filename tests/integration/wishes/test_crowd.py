@@ -11,7 +11,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool.sbe import ConsumerConfig, Mode
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 from .roles import Watcher
 from .test_orders_and_reports import order
@@ -46,13 +46,13 @@ class Flow:
 
 
 @pytest.fixture
-def crowd(context: tp.Context, options: dict[str, Any]) -> Iterator[Callable[[int], Remote]]:
+def crowd(context: tp.Context, options: dict[str, Any]) -> Iterator[Callable[[int], RemoteProcess]]:
     """`crowd(stream_id)`: another process with five consumers that read all the time."""
     mode = context.mode if context.mode == "standalone" else "driver"
     with ExitStack() as stack:
 
-        def join(stream_id: int) -> Remote:
-            process = stack.enter_context(Remote(Watcher, mode, options))
+        def join(stream_id: int) -> RemoteProcess:
+            process = stack.enter_context(RemoteProcess(Watcher, mode, options))
             process.call("watch", stream_id=stream_id, wishes=WISHES)
             process.call("read_always")
             return process
@@ -62,13 +62,16 @@ def crowd(context: tp.Context, options: dict[str, Any]) -> Iterator[Callable[[in
 
 @pytest.mark.requirement("wire-5-2", "wire-10.1.3-5")
 def test_the_death_of_some_costs_the_others_nothing(
-    context: tp.Context, crowd: Callable[[int], Remote], free_stream_id: int, wait_until: Callable[..., Any]
+    context: tp.Context,
+    crowd: Callable[[int], RemoteProcess],
+    free_stream_id: int,
+    wait_until: Callable[..., Any],
 ) -> None:
     producer = context.producer(free_stream_id, pools=["4KiB"], nslots=4096)
     processes = [crowd(free_stream_id) for _ in range(4)]
     wait_until(lambda: producer.consumers() == (20, 4 * OWN), timeout=60)
 
-    def all_on_own(process: Remote) -> bool:
+    def all_on_own(process: RemoteProcess) -> bool:
         return [one["on_own"] for one in process.call("standings")] == [False, True, True, True, True]
 
     wait_until(lambda: all(map(all_on_own, processes)), timeout=60)
@@ -86,7 +89,7 @@ def test_the_death_of_some_costs_the_others_nothing(
     wait_until(lambda: producer.consumers() == (20, 4 * OWN), timeout=60)
     last = producer.next_seq - 1
 
-    def arrived(process: Remote) -> bool:
+    def arrived(process: RemoteProcess) -> bool:
         # The slowest rate leaves out up to nine frames after the last one that it lets through.
         return all((one["last_seq"] or 0) > last - SOURCE_HZ // 10 for one in process.call("ledgers"))
 
@@ -106,7 +109,7 @@ def test_the_death_of_some_costs_the_others_nothing(
 
 def test_an_order_outlives_the_hellos_of_the_one_that_it_is_for(
     context: tp.Context,
-    crowd: Callable[[int], Remote],
+    crowd: Callable[[int], RemoteProcess],
     wire: Callable[..., Any],
     free_stream_id: int,
     wait_until: Callable[..., Any],

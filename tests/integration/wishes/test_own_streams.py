@@ -10,7 +10,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool.sbe import ConsumerConfig, ConsumerHello, Mode, QosConsumer
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 from .roles import Watcher
 
@@ -233,7 +233,7 @@ def test_the_streams_of_consumers_that_were_killed_are_closed(
 ) -> None:
     producer = context.producer(free_stream_id)
     mode = context.mode if context.mode == "standalone" else "driver"
-    with Remote(Watcher, mode, options) as watcher:
+    with RemoteProcess(Watcher, mode, options) as watcher:
         watcher.call(
             "watch", stream_id=free_stream_id, wishes=[{"per_consumer_stream": True}, {"max_rate_hz": 5}]
         )

@@ -27,7 +27,7 @@ from tensorpool.driver.storage import Storage
 from tensorpool.sbe import ShmRegionSuperblock
 from tensorpool.shm.epoch_files import user_name
 from tensorpool.shm.ownership import lock_stream, stream_state
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 from tests.unit.driver.conftest import Shelf
 from tests.unit.driver.world import layout
 
@@ -189,6 +189,6 @@ class Forgetful:
 
 
 def test_a_program_that_ends_leaves_nothing_behind(shm_base: Path, free_stream_id: int) -> None:
-    with Remote(Forgetful, str(shm_base), free_stream_id) as other:
+    with RemoteProcess(Forgetful, str(shm_base), free_stream_id) as other:
         assert Path(other.call("make")).is_dir()
     assert list(shm_base.iterdir()) == []

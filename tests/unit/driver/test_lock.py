@@ -12,13 +12,13 @@ import pytest
 from tensorpool.driver import read_holder
 from tensorpool.driver.lock import DriverLock, Holder, driver_state, qualified_namespace
 from tensorpool.errors import DriverAlreadyRunning
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 from tests.unit.driver.roles import LockHolder, holder
 
 
 @pytest.mark.requirement("driver-2.1-1", "driver-4.11-2")
 def test_a_second_driver_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
-    with Remote(LockHolder, str(tmp_path)) as first:
+    with RemoteProcess(LockHolder, str(tmp_path)) as first:
         pid = first.call("pid")
         with pytest.raises(DriverAlreadyRunning) as caught:
             DriverLock(tmp_path, "default", holder())
@@ -39,7 +39,7 @@ def test_a_second_driver_is_refused_and_told_who_the_first_is(tmp_path: Path) ->
 
 
 def test_an_embedded_driver_is_told_apart(tmp_path: Path) -> None:
-    with Remote(LockHolder, str(tmp_path), True) as first:
+    with RemoteProcess(LockHolder, str(tmp_path), True) as first:
         pid = first.call("pid")
         with pytest.raises(DriverAlreadyRunning, match=f"embedded in process {pid} of ") as caught:
             DriverLock(tmp_path, "default", holder())
@@ -48,7 +48,7 @@ def test_an_embedded_driver_is_told_apart(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("driver-2.1-1")
 def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
-    with Remote(LockHolder, str(tmp_path)) as first:
+    with RemoteProcess(LockHolder, str(tmp_path)) as first:
         first.call("pid")
         first.kill()
         # Its file is still there; its lock is not.

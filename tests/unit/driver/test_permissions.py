@@ -14,7 +14,7 @@ from tensorpool.driver.actions import FilesFailed, MakeFiles
 from tensorpool.driver.plan import Access, StreamPlan
 from tensorpool.driver.storage import group_id, owner_id
 from tensorpool.errors import ConfigError
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 from tests.unit.driver.conftest import Shelf
 from tests.unit.driver.roles import OtherUser
 
@@ -33,7 +33,7 @@ def tries(shelf: Shelf, plan: StreamPlan, shm_base: Path) -> Callable[..., dict[
         mine = replace(plan, access=access)
         # As a producer would get it, after its rename.
         files = shelf.assign(mine, shelf.make(mine))
-        with Remote(OtherUser, uid, groups[0], list(groups)) as other:
+        with RemoteProcess(OtherUser, uid, groups[0], list(groups)) as other:
             return other.call("tries", directory=str(files.directory))
 
     return tries
@@ -82,7 +82,7 @@ def test_streams_of_different_groups_lie_side_by_side(
     member = tries(Access(group=str(LAB)), groups=(OTHERS, LAB))
     assert member["read"] == "ok"
     shared = shelf.make(replace(plan, stream_id=free_stream_ids(), access=Access(group=str(OTHERS))))
-    with Remote(OtherUser, ALICE, LAB, [LAB]) as other:
+    with RemoteProcess(OtherUser, ALICE, LAB, [LAB]) as other:
         for files in (private, shared):
             assert other.call("tries", directory=str(files.directory))["read"] == DENIED
 
@@ -93,7 +93,7 @@ def test_a_private_stream_shuts_nobody_out_of_the_others(
     shm_base.chmod(0o755)
     shared = shelf.make(replace(plan, access=Access(group=str(LAB))))
     shelf.make(replace(plan, stream_id=free_stream_ids()))
-    with Remote(OtherUser, ALICE, LAB, [LAB]) as member:
+    with RemoteProcess(OtherUser, ALICE, LAB, [LAB]) as member:
         assert member.call("tries", directory=str(shared.directory))["read"] == "ok"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tensorpool.sbe import MAGIC, layout
 from tensorpool.sbe.layout import BlockLayout, snake_case
 
-SOURCE = Path(__file__).parents[3] / "crates" / "core" / "src" / "layout.rs"
+SOURCE = Path(__file__).parents[3] / "crates" / "core" / "src" / "wire" / "layout.rs"
 CONSTANT = re.compile(r"^\s*pub const ([A-Z0-9_]+): (\w+) = (-?[0-9][0-9A-Fa-fx_]*);", re.MULTILINE)
 FEWEST = 40
 
