@@ -43,4 +43,4 @@ def test_every_outcome_is_there() -> None:
 
 
 def test_every_code_is_there() -> None:
-    assert first_column("Refusals: `AttachError`") == {*lease._REMEDIES, "NO_ANSWER"}
+    assert first_column("Refusals: `AttachError`") == {*lease.REMEDIES, "NO_ANSWER"}

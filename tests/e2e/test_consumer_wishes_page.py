@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import threading
@@ -12,8 +11,9 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
+from tensorpool.client import ConsumerKeywords
 from tensorpool.client.ledger import DROP_REASONS
-from tensorpool.context.context import Context, Event
+from tensorpool.context import Event
 from tests.e2e.pages import ROOT
 from tests.remote_process import Background
 
@@ -76,7 +76,7 @@ def test_the_counters_on_the_page_are_those_of_the_code() -> None:
 
 def test_every_wish_is_an_argument() -> None:
     named = set(re.findall(r"^\| `(\w+)=", PAGE.read_text("utf-8"), re.MULTILINE))
-    assert {"max_rate_hz", "own_stream"} <= named <= inspect.signature(Context.consumer).parameters.keys()
+    assert {"max_rate_hz", "per_consumer_stream"} <= named <= ConsumerKeywords.__annotations__.keys()
 
 
 def test_its_events_are_those_of_connections() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
+from tensorpool.client import TraceIds
 from tests.e2e.commandline import CommandLine
 
 ARRAY = np.zeros(8)
@@ -37,8 +38,15 @@ def lineage(command_line: CommandLine, ids: list[int], *, traces: bool = True) -
     ):
         steps = [ctx.producer(one, pools=["4KiB"], traces=traces) for one in ids]
 
+        def link(producer: tp.Producer, trace_id: int, parents: list[int]) -> None:
+            assert producer.tracer is not None
+            assert producer.epoch is not None
+            producer.tracer.publish_links(
+                producer.stream_id, producer.epoch, producer.next_seq - 1, trace_id, parents
+            )
+
         def work() -> None:
-            mint = ctx._trace_ids.mint
+            mint = TraceIds().new_id
             while not stop.wait(0.02):
                 if not traces:
                     steps[3].offer(ARRAY)
@@ -48,15 +56,13 @@ def lineage(command_line: CommandLine, ids: list[int], *, traces: bool = True) -
                 steps[1].offer(ARRAY, trace_id=roots[1])
                 joined = mint()
                 steps[2].offer(ARRAY, trace_id=joined)
-                epoch = steps[2].epoch
-                assert epoch is not None
-                steps[2].tracer.link(ids[2], epoch, steps[2].next_seq - 1, joined, roots)  # type: ignore[attr-defined]
+                link(steps[2], joined, roots)
                 # One parent: its trace is carried on.
                 steps[3].offer(ARRAY, parents=[joined])  # type: ignore[call-arg]
                 # The first root of all is in every lineage, as a calibration would be.
                 final = mint()
                 steps[3].offer(ARRAY, trace_id=final)
-                steps[3].tracer.link(ids[3], epoch, steps[3].next_seq - 1, final, [joined, ROOT])  # type: ignore[attr-defined]
+                link(steps[3], final, [joined, ROOT])
 
         thread = threading.Thread(target=work)
         thread.start()

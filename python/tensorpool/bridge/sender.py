@@ -57,8 +57,8 @@ class SenderMappings:
         """By stream: the latest announce, its epoch, when it was heard."""
         self._unsent: set[tuple[int, StreamAddress]] = set()
         self._told: set[ResolvedMapping] = set()
-        self._conductor = ctx._conductor
-        self._freshness_ns = 3 * ctx._announce_period_ns
+        self._conductor = ctx.connection.conductor
+        self._freshness_ns = 3 * ctx.connection.announce_period_ns
         try:
             self._open(ctx)
         except BaseException:
@@ -103,7 +103,7 @@ class SenderMappings:
                 route.source_stream_id,
                 descriptor_stream_id=route.mapping.descriptor_stream_id,
                 progress=settings.forward_progress,
-                own_control=False,
+                per_consumer_control=False,
             )
             self._stack.callback(consumer.close)
             self._consumers[route] = consumer

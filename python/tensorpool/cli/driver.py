@@ -120,7 +120,7 @@ def run(config: Config) -> None:
 
         def make_agent() -> DriverAgent:
             return DriverAgent(
-                ctx._conductor,
+                ctx.connection.conductor,
                 settings=config[DriverSettings],
                 namespace=ctx.namespace,
                 base_dir=Path(config[ShmSettings].base_dir),

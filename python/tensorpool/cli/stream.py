@@ -320,7 +320,7 @@ _JSON_BYTES = 4096
 def receive_attributes(ctx: Context, stream_id: int, timeout: float) -> Metadata | None:
     """The newest attributes of the stream; None where nobody tells of any within a period and a half."""
     with ctx.consumer(stream_id) as consumer:
-        found = consumer.wait_for_metadata(min(_PERIODS * ctx._announce_period_ns / 1e9, timeout))
+        found = consumer.wait_for_metadata(min(_PERIODS * ctx.connection.announce_period_ns / 1e9, timeout))
     return found if isinstance(found, Metadata) else None
 
 

@@ -115,7 +115,7 @@ def _print(meter: _Meter, as_json: bool) -> None:
             "rate": None if rate is None else rate.as_json(),
             "made_hz": made_hz,
             "dropped": dropped,
-            "latency": meter.consumer.latency().as_json(),
+            "latency": meter.consumer.latency().to_json(),
         }
         click.echo(json.dumps(line))
     elif not fresh:
@@ -136,7 +136,7 @@ def _print(meter: _Meter, as_json: bool) -> None:
 
 def _latency_text(latency: Latency) -> str:
     # Before the first interval is over, all that there is.
-    spread: LatencySummary = latency.last if latency.last.count else latency.life
+    spread: LatencySummary = latency.last if latency.last.count else latency.total
     if not spread.count:
         return ""
     return f"  latency p50 {format_duration(spread.p50_ns / 1e9)} p99 {format_duration(spread.p99_ns / 1e9)}"
@@ -241,7 +241,7 @@ def print_lineage(
 ) -> None:
     """Prints until Ctrl-C or `count`. Raises ReceiveTimeout if nothing of that lineage ever came."""
     ids = dict.fromkeys((ctx.stream_ids.control, ctx.stream_ids.descriptor, *descriptor_streams))
-    ears = [_native.Subscription(ctx._conductor, _CHANNEL, stream) for stream in ids]
+    ears = [_native.Subscription(ctx.connection.conductor, _CHANNEL, stream) for stream in ids]
     try:
         _collect_lineage(LineageTracker(), ears, wanted, count, to)
     except KeyboardInterrupt:

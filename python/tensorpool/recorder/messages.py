@@ -118,7 +118,7 @@ class MessageListener:
     def __init__(self, context: Context) -> None:
         ids = context.stream_ids
         stream_ids = dict.fromkeys((ids.announce, ids.metadata, ids.qos))
-        conductor = context._conductor
+        conductor = context.connection.conductor
         self._subscriptions = [_native.Subscription(conductor, _CHANNEL, stream) for stream in stream_ids]
         self._control = _native.Subscription(conductor, _CHANNEL, ids.control)
         self._filter = MessageFilter()

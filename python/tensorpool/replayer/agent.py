@@ -115,7 +115,7 @@ class ReplayAgent:
                 )
             )  # fmt: skip
         if any(stream.metadata.parents for stream in self.streams):
-            self._control = self._context._control_publication()
+            self._control = self._context.connection.publication(self._context.stream_ids.control)
         for stream in self.streams:
             # Published now, so that consumers have the metadata before the first frame.
             block = stream.next_blocks[0].result()

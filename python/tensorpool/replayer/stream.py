@@ -108,7 +108,7 @@ class ReplayStream:
         version = int(block.recorded_versions[row])
         update = self.metadata.update_for(block.epoch, version, self.target)
         if update is not None:
-            self.producer.repeat_words(update.version, update.announce, update.meta, update.blobs)
+            self.producer.republish_metadata(update.version, update.announce, update.meta, update.blobs)
 
     def publish_links(self, trace_id: int, control: _native.Publication) -> None:
         """Publish the parents of the last published frame. May be lost: frames never wait for it."""

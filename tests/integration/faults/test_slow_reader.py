@@ -77,7 +77,9 @@ def test_the_same_reader_tethered_as_is_aerons_default_stops_the_stream(
     """What the test above guards against: this is how it would look."""
     with tp.open(**place.options) as context:
         # A subscription to the descriptors without our `tether=false`, never polled.
-        subscription = _native.Subscription(context._conductor, "aeron:ipc", context.stream_ids.descriptor)
+        subscription = _native.Subscription(
+            context.connection.conductor, "aeron:ipc", context.stream_ids.descriptor
+        )
         wait_until(lambda: subscription.is_ready)
         producer = place.producer()
         wait_until(lambda: producer.call("offer") == "published")

@@ -40,8 +40,8 @@ class Asker:
     def __init__(self, fleet: Deployment, context: tp.Context) -> None:
         self._fleet = fleet
         control = context.stream_ids.control
-        self._requests = _native.Publication(context._conductor, "aeron:ipc", control)
-        self._answers = _native.Subscription(context._conductor, "aeron:ipc?tether=false", control)
+        self._requests = _native.Publication(context.connection.conductor, "aeron:ipc", control)
+        self._answers = _native.Subscription(context.connection.conductor, "aeron:ipc?tether=false", control)
         self._numbers = itertools.count(1)
         fleet.until(lambda: self._requests.is_connected and self._answers.is_ready)
 

@@ -99,7 +99,7 @@ def test_blobs_and_trace_links_are_published(
                 trace_id=77 if seq == 1 else 100 + seq,
             )  # fmt: skip
     collector = open_collector(free_stream_id)
-    control = tp._native.Subscription(ctx._conductor, "aeron:ipc", ctx.stream_ids.control)
+    control = tp._native.Subscription(ctx.connection.conductor, "aeron:ipc", ctx.stream_ids.control)
     try:
         until(lambda: control.is_ready)
         links_received: list[sbe.TraceLinkSet] = []

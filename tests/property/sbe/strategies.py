@@ -34,7 +34,7 @@ LAYOUTS = list(messages())
 ASCII = "".join(map(chr, range(128)))
 
 
-def kind_of(layout: MessageLayout) -> type[Message]:
+def class_of(layout: MessageLayout) -> type[Message]:
     """The class of a message. A message that a later revision did not change has the class of the first."""
     key = (layout.schema, layout.name)
     return message.CLASSES.get(key) or message.CLASSES[layout.schema.removesuffix("-r2"), layout.name]

@@ -18,7 +18,7 @@ from tests.property.sbe.strategies import (
     KINDS,
     LAYOUTS,
     TIMEOUT_SECONDS,
-    kind_of,
+    class_of,
     largest,
     messages_of,
 )
@@ -115,7 +115,7 @@ def test_random_bytes_raise_only_codec_errors(noise, layout, tail):
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"{layout.schema}-{layout.name}")
 def test_message_truncated_at_any_byte_is_refused(layout):
-    kind = kind_of(layout)
+    kind = class_of(layout)
     message = largest(kind, count=2, size=9)
     encoded = message.encode()
     assert kind.decode(encoded) == message
