@@ -18,6 +18,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from ..clock import SYSTEM_CLOCK, Clock
+from ..durable import replace_file
 from ..errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
@@ -83,13 +84,10 @@ class Readiness:
         self.is_ready = False
 
     def _write(self, path: Path) -> None:
-        # A reader must never see it half-written, so it is written beside and moved into place.
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        # A reader must never see it half-written. Not synced: it means nothing after a restart of the host.
         try:
-            beside.write_text(f"{os.getpid()}\n")
-            beside.replace(path)
+            replace_file(path, f"{os.getpid()}\n".encode(), sync=False)
         except OSError as error:
-            beside.unlink(missing_ok=True)
             _LOG.error("cannot write the ready file %s: %s", path, error.strerror or error)
 
 

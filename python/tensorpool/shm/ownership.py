@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from .. import _native
+from ..durable import replace_file
 from ..errors import LockHeld, StreamBusy
 from ..state_dir import state_dir
 
@@ -36,12 +37,7 @@ class EpochMark:
     def next(self) -> int:
         """A new epoch, on disk before it is returned."""
         epoch = max(self.last() + 1, self._wall_clock_ns())
-        fresh = self._path.with_suffix(f".{os.getpid()}")
-        with open(fresh, "w", encoding="ascii") as file:
-            file.write(str(epoch))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, self._path)
+        replace_file(self._path, str(epoch).encode())
         return epoch
 
 
