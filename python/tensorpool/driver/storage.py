@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .. import _native
+from ..durable import replace_file
 from ..errors import ConfigError, RegionCreateError, StreamBusy
 from ..sbe.wire import ResponseCode
 from ..shm import EpochFiles, remove_leftovers
@@ -342,15 +343,9 @@ class Storage:
         self._disown_if_empty(stream_id)
 
     def _save(self, dumped: dict[str, Any]) -> None:
-        fresh = self._provisions.with_suffix(f".{os.getpid()}")
         try:
-            with fresh.open("w", encoding="utf-8") as file:
-                json.dump(dumped, file)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._provisions)
+            replace_file(self._provisions, json.dumps(dumped).encode())
         except OSError as error:
-            fresh.unlink(missing_ok=True)
             _LOG.error("%s: provisions are not kept for the next start: %s", self._provisions, error)
 
     # --- who owns what

@@ -17,6 +17,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from ..clock import SYSTEM_CLOCK, Clock
+from ..durable import replace_file
 from ..errors import ConfigError
 from ..shm.epoch_files import is_alive
 
@@ -89,13 +90,10 @@ class Readiness:
         self.is_ready = False
 
     def _write(self, path: Path) -> None:
-        # Readers must never see a partial file. The rename is not synced: the file is useless after a crash.
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        # A reader must never see it half-written. Not synced: it means nothing after a restart of the host.
         try:
-            temporary.write_text(f"{os.getpid()}\n")
-            temporary.replace(path)
+            replace_file(path, f"{os.getpid()}\n".encode(), sync=False)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             _LOG.error("cannot write the ready file %s: %s", path, error.strerror or error)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from .. import _native
+from ..durable import replace_file
 from ..errors import ConfigError, LockHeld, StreamBusy
 from ..state_dir import state_dir
 from ..units import parse_size
@@ -71,12 +72,7 @@ class EpochMark:
     def next(self) -> int:
         """A new epoch, on disk before it is returned."""
         epoch = max(self.last() + 1, self._wall_clock_ns())
-        temporary = self._path.with_suffix(f".{os.getpid()}")
-        with open(temporary, "w", encoding="ascii") as file:
-            file.write(str(epoch))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._path)
+        replace_file(self._path, str(epoch).encode())
         return epoch
 
 
