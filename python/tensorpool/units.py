@@ -84,13 +84,6 @@ def format_bytes(size: float) -> str:
     return f"{size:.{decimals}f} {_DISPLAY_UNITS[unit]}"
 
 
-def format_capacity(size: float) -> str:
-    """`64 MiB`, `1.5 GiB`: memory and disk space, in KiB at least, with a decimal only from 1 GiB on."""
-    if size >= _GIB:
-        return f"{size / _GIB:.1f} GiB"
-    return f"{size / _MIB:.0f} MiB" if size >= _MIB else f"{size / _KIB:.0f} KiB"
-
-
 def format_duration(seconds: float) -> str:
     """`1.2 s`, `250 ms`, `5 min`, `3 h`, `2 d`: one number in a unit that suits its size."""
     if not math.isfinite(seconds):

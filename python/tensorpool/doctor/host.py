@@ -19,7 +19,7 @@ from .. import _native
 from ..shm.epoch_files import user_name
 from ..shm.inspect import user_of
 from ..state_dir import state_path
-from ..units import format_capacity
+from ..units import format_bytes
 from .checks import Check, fail, ok, warn
 from .memory import DEFAULT_STREAM_BYTES
 
@@ -42,7 +42,7 @@ def check_memlock(limit: int, *, wanted: bool) -> Check:
     name = "locked memory"
     if limit == resource.RLIM_INFINITY:
         return ok(name, "unlimited")
-    found = f"{format_capacity(limit)} a process"
+    found = f"{format_bytes(limit)} a process"
     if not wanted:
         return ok(name, f"{found}; the configuration locks none")
     remedy = "LimitMEMLOCK=infinity in the systemd unit, or memlock in /etc/security/limits.conf"

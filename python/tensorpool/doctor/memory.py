@@ -12,7 +12,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..sbe import MAGIC
 from ..shm.epoch_files import HEADER_RING, Mount, is_alive, mount_of, mounts, user_name
 from ..shm.inspect import STALE_NS, read_superblock
-from ..units import format_capacity
+from ..units import format_bytes
 from .checks import Check, fail, ok, warn
 
 DEFAULT_STREAM_BYTES: Final = 8 * ((64 << 10) + (1 << 20) + (4 << 20)) + (8 << 10)
@@ -39,9 +39,7 @@ def check_space(base: Path, space: Space, mount: Mount | None) -> Check:
     """Finding on size and kind of the filesystem of the regions."""
     name = "shared memory"
     kind = "an unknown filesystem" if mount is None else mount.kind
-    found = (
-        f"{base} on {kind}: {format_capacity(space.free_bytes)} free of {format_capacity(space.total_bytes)}"
-    )
+    found = f"{base} on {kind}: {format_bytes(space.free_bytes)} free of {format_bytes(space.total_bytes)}"
     if mount is not None and "ro" in mount.options:
         return fail(
             name, f"{found}, read-only", "No region can be created.", f"Remount {mount.point} read-write."
@@ -50,7 +48,7 @@ def check_space(base: Path, space: Space, mount: Mount | None) -> Check:
         return fail(
             name,
             found,
-            f"A stream of the default layout ({format_capacity(DEFAULT_STREAM_BYTES)}) does not fit.",
+            f"A stream of the default layout ({format_bytes(DEFAULT_STREAM_BYTES)}) does not fit.",
             _enlarge(base, mount),
         )
     if mount is not None and mount.kind not in _IN_MEMORY:
@@ -166,7 +164,7 @@ def check_leftovers(leftovers: list[Leftover]) -> Check:
     more = ", …" if len(leftovers) > 3 else ""
     return warn(
         name,
-        f"{len(leftovers)} {noun} of dead processes, {format_capacity(total)}: {directories}{more}",
+        f"{len(leftovers)} {noun} of dead processes, {format_bytes(total)}: {directories}{more}",
         "They use memory until the next owner of the stream removes them.",
         "Start the stream's producer or driver again, or remove the directories.",
     )

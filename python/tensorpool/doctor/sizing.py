@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from ..transport.channels import DEFAULT_DESCRIPTOR_TERM_BYTES, MAX_TERM_BYTES
-from ..units import format_capacity
+from ..units import format_bytes
 from .checks import Check, fail, ok, warn
 from .memory import Space, parse_meminfo
 
@@ -200,10 +200,10 @@ def _pages(size: int) -> int:
 def check_fit(sizing: Sizing, base: Path, space: Space, available_bytes: int | None) -> Check:
     """Finding on whether the stream fits; `available_bytes` of memory, None if not known."""
     name = "room"
-    found = f"{base}: {format_capacity(space.free_bytes)} free of {format_capacity(space.total_bytes)}"
+    found = f"{base}: {format_bytes(space.free_bytes)} free of {format_bytes(space.total_bytes)}"
     if available_bytes is not None:
-        found += f"; {format_capacity(available_bytes)} of memory available"
-    needed = format_capacity(sizing.total_bytes)
+        found += f"; {format_bytes(available_bytes)} of memory available"
+    needed = format_bytes(sizing.total_bytes)
     used_bytes = space.total_bytes - space.free_bytes
     if sizing.total_bytes > space.free_bytes:
         return fail(

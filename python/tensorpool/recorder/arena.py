@@ -29,7 +29,7 @@ ROW: Final = np.dtype(
         ("unused", np.uint8, (3,)),
     ]
 )
-"""One row of an arena; must match `Row` in crates/core/src/track/piece.rs byte for byte."""
+"""One row of an arena; must match `Row` in crates/core/src/recording/rows.rs byte for byte."""
 
 _COLUMNS: Final = tuple(name for name in ROW.names or () if name != "unused")
 

@@ -14,7 +14,7 @@ from tensorpool.recorder.ledger import ResumePosition, StreamLedger, rows_as_gap
 from tensorpool.recording import Gap
 from tests.unit.recording.conftest import STREAM, frames
 
-ROWS_RS = Path(__file__).parents[3] / "crates" / "core" / "src" / "track" / "piece.rs"
+ROWS_RS = Path(__file__).parents[3] / "crates" / "core" / "src" / "recording" / "rows.rs"
 
 
 def arena_rows(first: int, count: int, *gaps: tuple[int, int, int], epoch: int = 1) -> ArenaRows:

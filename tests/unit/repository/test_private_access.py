@@ -79,11 +79,11 @@ def test_private_access_is_detected_in_another_module_only() -> None:
 class Agent:
     def __init__(self, context):
         self._context = context
-        self._conductor = context.connection.conductor
+        self._conductor = context._conductor
         self._parts = []
 
     def work(self, other):
         other._parts.clear()
         return other._state
 """
-    assert set(private_accesses(source)) == {"5: context.connection.conductor", "10: other._state"}
+    assert set(private_accesses(source)) == {"5: context._conductor", "10: other._state"}
