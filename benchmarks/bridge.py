@@ -263,7 +263,7 @@ def _filmed(
         )
 
     _until(is_up, "the bridge was not up")
-    sending = sender._running[0]
+    sending = sender._ends.sender
     native = next(iter(sending._senders.values()))
     turn = 0
 

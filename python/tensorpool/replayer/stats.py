@@ -132,7 +132,7 @@ def _text(value: int | None) -> str | None:
 
 
 class TimeRange(NamedTuple):
-    """When the first and the last frame were received; None if no segment says so."""
+    """When the first and the last frame were received; None if no segment is sealed."""
 
     first_ns: int | None
     last_ns: int | None
