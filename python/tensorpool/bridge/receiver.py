@@ -35,7 +35,7 @@ from .forwarding import (
 )
 from .ledger import LEDGER_KEY, MappingLedger, ReceiverLedger, SenderLedger, SessionTotals
 from .mappings import FallbackUri, ResolvedMapping, StreamAddress
-from .state import Attach, DestinationLayout, DestinationState, Fail
+from .state import AttachStep, DestinationFailure, DestinationLayout, DestinationState
 
 _LOG = logging.getLogger(__name__)
 _IPC: Final = "aeron:ipc"
@@ -254,7 +254,7 @@ class ReceiverMappings:
         mapping.attaching = self._threads.submit(self._attach, step, mapping.resolved, previous)
         return 1
 
-    def _attach(self, step: Attach, mapping: ResolvedMapping, previous: Producer | None) -> Producer:
+    def _attach(self, step: AttachStep, mapping: ResolvedMapping, previous: Producer | None) -> Producer:
         """Attach on another thread. The previous producer is closed first: a stream has one."""
         if previous is not None:
             previous.close()
@@ -275,9 +275,9 @@ class ReceiverMappings:
         except (AttachError, StreamBusy) as error:
             self._counters.refusals.add()
             code = error.code if isinstance(error, AttachError) else "REJECTED"
-            fail = destination.on_refused(self._clock.monotonic_ns(), code, str(error))
-            if isinstance(fail, Fail):
-                reason = f"bridge.{resolved.key}.dest_stream_id {destination.stream_id}: {fail.reason}"
+            failure = destination.on_refused(self._clock.monotonic_ns(), code, str(error))
+            if isinstance(failure, DestinationFailure):
+                reason = f"bridge.{resolved.key}.dest_stream_id {destination.stream_id}: {failure.reason}"
                 raise RoleFailed(reason) from error
             _LOG.warning("no destination for stream %d yet: %s", resolved.source_stream_id, error)
             return 1

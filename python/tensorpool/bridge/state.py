@@ -33,7 +33,7 @@ class DestinationLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class Attach:
+class AttachStep:
     """Close the previous producer, if there is one, and attach. No layout: the driver's configuration."""
 
     stream_id: int
@@ -41,7 +41,7 @@ class Attach:
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class DestinationFailure:
     """The destination cannot be attached."""
 
     reason: str
@@ -78,7 +78,7 @@ class DestinationState:
 
     def next_step(
         self, now_ns: int, source: DestinationLayout | None, *, has_destination: bool
-    ) -> Attach | None:
+    ) -> AttachStep | None:
         """The step that is due, if any. `has_destination`: the native receiver still uses its producer."""
         if self._phase == "attaching" or has_destination or now_ns < self._retry_ns:
             return None
@@ -91,7 +91,7 @@ class DestinationState:
                 return None
             layout = source
         self._phase = "attaching"
-        return Attach(self.stream_id, layout)
+        return AttachStep(self.stream_id, layout)
 
     def _layout_fault(self, source: DestinationLayout) -> str | None:
         fault = nslots_fault(source.nslots) or pools_fault(source.strides)
@@ -105,7 +105,7 @@ class DestinationState:
         """Report that the step succeeded."""
         self._phase, self._was_attached, self._refused_since_ns, self.fault = "attached", True, None, ""
 
-    def on_refused(self, now_ns: int, code: str, message: str) -> Fail | None:
+    def on_refused(self, now_ns: int, code: str, message: str) -> DestinationFailure | None:
         """Report a refusal or a missing answer of the driver. Another candidate is tried (bridge §4)."""
         self._phase, self.fault = "wanted", message
         self._retry_ns = now_ns + RETRY_NS
@@ -119,5 +119,5 @@ class DestinationState:
         if self._refused_since_ns is None:
             self._refused_since_ns = now_ns
         if not self._was_attached and now_ns - self._refused_since_ns >= MAX_REFUSED_NS:
-            return Fail(message)
+            return DestinationFailure(message)
         return None

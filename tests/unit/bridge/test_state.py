@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tensorpool.bridge.state import (
     MAX_REFUSED_NS,
     RETRY_NS,
-    Attach,
+    AttachStep,
+    DestinationFailure,
     DestinationLayout,
     DestinationState,
-    Fail,
 )
 
 SMALL = DestinationLayout(8, (4096, 65_536))
@@ -28,24 +28,26 @@ def state(
 def test_destination_waits_for_the_layout_of_its_source():
     destination = state()
     assert destination.next_step(0, None, has_destination=False) is None
-    assert destination.next_step(0, SMALL, has_destination=False) == Attach(50_000, SMALL)
+    assert destination.next_step(0, SMALL, has_destination=False) == AttachStep(50_000, SMALL)
     assert destination.next_step(0, SMALL, has_destination=False) is None, "an attach is in progress"
     destination.on_attached()
     assert destination.next_step(0, SMALL, has_destination=True) is None
 
 
 def test_destination_with_a_profile_attaches_at_once():
-    assert state(layout=SMALL, uses_source_layout=False).next_step(0, None, has_destination=False) == Attach(
-        50_000, SMALL
+    assert state(layout=SMALL, uses_source_layout=False).next_step(
+        0, None, has_destination=False
+    ) == AttachStep(50_000, SMALL)
+    assert state(uses_source_layout=False).next_step(0, None, has_destination=False) == AttachStep(
+        50_000, None
     )
-    assert state(uses_source_layout=False).next_step(0, None, has_destination=False) == Attach(50_000, None)
 
 
 def test_ended_destination_is_attached_again():
     destination = state()
     destination.next_step(0, SMALL, has_destination=False)
     destination.on_attached()
-    assert destination.next_step(1, SMALL, has_destination=False) == Attach(50_000, SMALL)
+    assert destination.next_step(1, SMALL, has_destination=False) == AttachStep(50_000, SMALL)
 
 
 def test_invalid_or_oversized_source_layout_is_refused():
@@ -72,7 +74,7 @@ def test_first_attach_fails_after_repeated_refusals():
         assert destination.next_step(now + RETRY_NS - 1, SMALL, has_destination=False) is None
         now += RETRY_NS
     destination.next_step(now, SMALL, has_destination=False)
-    assert destination.on_refused(now, "REJECTED", "taken") == Fail("taken")
+    assert destination.on_refused(now, "REJECTED", "taken") == DestinationFailure("taken")
 
 
 def test_missing_answers_are_retried_without_end():
@@ -100,4 +102,4 @@ def test_first_free_id_of_a_range_is_used(taken: set[int]):
         if step.stream_id not in taken:
             break
         assert destination.on_refused(0, "REJECTED", "taken") is None
-    assert step == Attach(min(set(range(50_000, 50_010)) - taken), SMALL)
+    assert step == AttachStep(min(set(range(50_000, 50_010)) - taken), SMALL)
