@@ -1,4 +1,4 @@
-"""One nursery for the commands of all tests: hundreds of them are started, and each would import the same."""
+"""One fork_server for the commands of all tests: hundreds of them are started, and each would import the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lossy network costs whole frames, never a wrong byte, and every frame is accounted for."""
+"""Lossy networks: whole frames are dropped, no byte is wrong, and every frame is counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import tensorpool as tp
 from tensorpool.bridge import BridgeAgent
 from tests.integration.bridge.hosts import DEADLINE_S, Pair, channel, flows, row, settings_of
-from tests.integration.bridge.relay import Relay, Weather
+from tests.integration.bridge.lossy_relay import Impairments, LossyRelay
 
 FRAME_BYTES = 40_000
 
@@ -24,20 +24,22 @@ def content(seq: int, size: int = FRAME_BYTES) -> np.ndarray:
 
 
 @dataclass
-class Line:
-    """A bridge over a relay."""
+class BridgedStream:
+    """A stream that is bridged over a lossy relay."""
 
     producer: tp.Producer
     consumer: tp.Consumer
     sender: BridgeAgent
     receiver: BridgeAgent
-    relay: Relay
+    relay: LossyRelay
     wait_until: Callable[..., Any]
     seqs: list[int] = field(default_factory=list)
 
     def send(self, count: int) -> None:
-        """One at a time, each when the one before has left: what is overwritten at the source would be the
-        sender's loss, not the network's."""
+        """Offers frames one at a time, each when the previous one is sent.
+
+        A frame overwritten at the source would be dropped by the sender, not by the network.
+        """
         for _ in range(count):
             self.producer.offer(content(self.producer.next_seq))
             deadline = time.monotonic() + DEADLINE_S
@@ -47,7 +49,7 @@ class Line:
             self.receive()
 
     def receive(self) -> list[int]:
-        """All that has arrived so far; every byte of it is right."""
+        """Sequences received so far; checks every byte."""
         for frame in self.consumer.poll(1024):
             with frame:
                 assert np.array_equal(frame.array, content(frame.seq)), frame.seq
@@ -55,22 +57,22 @@ class Line:
         return self.seqs
 
     def settle(self, sent: int) -> dict[str, Any]:
-        """Waits until the sender has told all, and nothing is being put together any more."""
+        """Waits until the ledger includes all sent frames and no assembly is left."""
 
-        def told() -> Any:
+        def reported() -> Any:
             ledger = row(self.receiver)["ledger"]
             return ledger if ledger is not None and ledger["published"] == sent else None
 
-        self.wait_until(told, timeout=DEADLINE_S)
-        last, looks = (-1, -1), 0
+        self.wait_until(reported, timeout=DEADLINE_S)
+        last, unchanged = (-1, -1), 0
 
         def is_quiet() -> bool:
-            nonlocal last, looks
+            nonlocal last, unchanged
             now = (row(self.receiver)["chunks"], row(self.receiver)["delivered"])
-            looks, last = looks + 1 if now == last else 0, now
+            unchanged, last = unchanged + 1 if now == last else 0, now
             time.sleep(0.4)
-            # Two in a row: on a busy machine what is under way may stand still for as long as one.
-            return looks >= 2
+            # Two samples: a busy machine may delay chunks for one.
+            return unchanged >= 2
 
         self.wait_until(is_quiet, timeout=DEADLINE_S)
         ledger: dict[str, Any] = row(self.receiver)["ledger"]
@@ -78,20 +80,25 @@ class Line:
 
 
 @contextmanager
-def line(
+def bridged_stream(
     pair: Pair,
     ids: Callable[[], int],
-    weather: Weather,
+    impairments: Impairments,
     *,
     seed: int = 1,
     reliable: bool = True,
-    **words: Any,
-) -> Iterator[Line]:
+    **settings: Any,
+) -> Iterator[BridgedStream]:
     source, dest = ids(), ids()
     payload, control, _ = pair.ports
     mapping = {"source_stream_id": source, "dest_stream_id": dest}
-    common = {"control_channel": channel(control), "forward_metadata": False, "mappings": [mapping], **words}
-    with Relay(payload, weather, seed) as relay:
+    common = {
+        "control_channel": channel(control),
+        "forward_metadata": False,
+        "mappings": [mapping],
+        **settings,
+    }
+    with LossyRelay(payload, impairments, seed) as relay:
         extra = () if reliable else ("reliable=false",)
         receiver = pair.there.bridge(
             settings_of(
@@ -107,18 +114,18 @@ def line(
         producer = pair.here.context.producer(source, pools=["64KiB"], nslots=256)
         consumer = pair.there.context.consumer(dest)
         pair.wait_until(lambda: flows(sender, receiver, producer, consumer), timeout=DEADLINE_S)
-        yield Line(producer, consumer, sender, receiver, relay, pair.wait_until)
-        # The far end of the relay goes after the ends that speak through it.
+        yield BridgedStream(producer, consumer, sender, receiver, relay, pair.wait_until)
+        # The bridges close before the relay that connects them.
         for host in (pair.here, pair.there):
             host.bridges[-1].close()
 
 
 @pytest.mark.requirement("bridge-5.3-1")
 @pytest.mark.parametrize("loss", [0.001, 0.01, 0.05])
-def test_losses_are_mended_where_aeron_retransmits(
+def test_reliable_channel_recovers_lost_datagrams(
     pair: Pair, free_stream_ids: Callable[[], int], loss: float
 ):
-    with line(pair, free_stream_ids, Weather(drop=loss), assembly_timeout_ms=5000) as bridged:
+    with bridged_stream(pair, free_stream_ids, Impairments(drop=loss), assembly_timeout_ms=5000) as bridged:
         bridged.send(100)
         bridged.wait_until(lambda: row(bridged.receiver)["delivered"] == 100, timeout=DEADLINE_S)
         ledger = bridged.settle(100)
@@ -129,10 +136,8 @@ def test_losses_are_mended_where_aeron_retransmits(
 
 @pytest.mark.requirement("bridge-5.3-1")
 @pytest.mark.parametrize("loss", [0.001, 0.01, 0.05])
-def test_losses_cost_whole_frames_where_it_does_not(
-    pair: Pair, free_stream_ids: Callable[[], int], loss: float
-):
-    with line(pair, free_stream_ids, Weather(drop=loss), reliable=False) as bridged:
+def test_unreliable_channel_drops_whole_frames(pair: Pair, free_stream_ids: Callable[[], int], loss: float):
+    with bridged_stream(pair, free_stream_ids, Impairments(drop=loss), reliable=False) as bridged:
         bridged.send(200)
         ledger = bridged.settle(200)
         seqs = bridged.receive()
@@ -148,24 +153,22 @@ def test_losses_cost_whole_frames_where_it_does_not(
 
 
 @pytest.mark.requirement("bridge-5.2-17", "bridge-5.2-18")
-def test_reordered_and_repeated_datagrams_change_nothing(pair: Pair, free_stream_ids: Callable[[], int]):
-    weather = Weather(reorder=0.05, repeat=0.05)
-    with line(pair, free_stream_ids, weather, assembly_timeout_ms=5000) as bridged:
+def test_reordered_and_repeated_datagrams_lose_no_frame(pair: Pair, free_stream_ids: Callable[[], int]):
+    impairments = Impairments(reorder=0.05, repeat=0.05)
+    with bridged_stream(pair, free_stream_ids, impairments, assembly_timeout_ms=5000) as bridged:
         bridged.send(100)
         bridged.wait_until(lambda: row(bridged.receiver)["delivered"] == 100, timeout=DEADLINE_S)
         assert bridged.receive() == list(range(100))
         assert bridged.relay.reordered > 0 < bridged.relay.repeated
 
 
-def test_corrupt_datagrams_never_become_a_frame_where_there_are_checksums(
-    pair: Pair, free_stream_ids: Callable[[], int]
-):
-    with line(pair, free_stream_ids, Weather(corrupt=0.01), integrity=True) as bridged:
+def test_checksums_reject_corrupt_datagrams(pair: Pair, free_stream_ids: Callable[[], int]):
+    with bridged_stream(pair, free_stream_ids, Impairments(corrupt=0.01), integrity=True) as bridged:
         bridged.send(200)
         ledger = bridged.settle(200)
         seqs = bridged.receive()
-        refused = row(bridged.receiver)["refused"]["checksum"]
-        assert refused == bridged.relay.corrupted > 0
+        rejected = row(bridged.receiver)["refused"]["checksum"]
+        assert rejected == bridged.relay.corrupted > 0
         assert ledger["dropped"]["network"] == 200 - len(seqs) > 0
         assert ledger["dropped"]["sender"] == ledger["dropped"]["receiver"] == 0
 
@@ -174,11 +177,13 @@ def test_corrupt_datagrams_never_become_a_frame_where_there_are_checksums(
 @pytest.mark.parametrize(
     "seed", [pytest.param(1), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))]
 )
-def test_everything_at_once_costs_whole_frames_and_every_one_is_accounted_for(
+def test_all_impairments_drop_whole_frames_and_count_them(
     pair: Pair, free_stream_ids: Callable[[], int], seed: int, reliable: bool
 ):
-    weather = Weather(drop=0.01, repeat=0.02, reorder=0.02, corrupt=0.005, delay_s=0.001 * seed)
-    with line(pair, free_stream_ids, weather, seed=seed, reliable=reliable, integrity=True) as bridged:
+    impairments = Impairments(drop=0.01, repeat=0.02, reorder=0.02, corrupt=0.005, delay_s=0.001 * seed)
+    with bridged_stream(
+        pair, free_stream_ids, impairments, seed=seed, reliable=reliable, integrity=True
+    ) as bridged:
         bridged.send(100)
         ledger = bridged.settle(100)
         seqs = bridged.receive()
@@ -189,22 +194,20 @@ def test_everything_at_once_costs_whole_frames_and_every_one_is_accounted_for(
         assert bridged.relay.corrupted > 0
 
 
-def test_a_cut_longer_than_the_time_limit_costs_what_was_in_it_and_no_more(
-    pair: Pair, free_stream_ids: Callable[[], int]
-):
-    with line(pair, free_stream_ids, Weather()) as bridged:
+def test_long_disconnection_drops_only_its_frames(pair: Pair, free_stream_ids: Callable[[], int]):
+    with bridged_stream(pair, free_stream_ids, Impairments()) as bridged:
         bridged.send(20)
         bridged.wait_until(lambda: row(bridged.receiver)["delivered"] == 20, timeout=DEADLINE_S)
-        bridged.relay.cut()
+        bridged.relay.disconnect()
         bridged.send(20)
         time.sleep(0.5)
-        bridged.relay.mend()
+        bridged.relay.reconnect()
 
-        def goes_on() -> bool:
+        def recovers() -> bool:
             bridged.send(1)
             return bool(row(bridged.receiver)["delivered"] > 25)
 
-        bridged.wait_until(goes_on, timeout=DEADLINE_S)
+        bridged.wait_until(recovers, timeout=DEADLINE_S)
         sent = bridged.producer.next_seq
         ledger = bridged.settle(sent)
         delivered = row(bridged.receiver)["delivered"]

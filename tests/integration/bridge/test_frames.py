@@ -1,4 +1,4 @@
-"""Frames of one host in the memory of another, over real UDP."""
+"""Frames of one host in the shared memory of another, over UDP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def array(number: int, size: int) -> np.ndarray:
 
 
 @pytest.mark.requirement("bridge-6-10", "bridge-6-11", "bridge-7-1", "bridge-8-5", "bridge-10-1")
-def test_frames_arrive_as_they_were_with_their_sequence_and_time(
+def test_delivered_frames_equal_the_offered_frames(
     pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
 ):
     source, dest = free_stream_ids(), free_stream_ids()
@@ -47,20 +47,20 @@ def test_frames_arrive_as_they_were_with_their_sequence_and_time(
     assert row(sender)["sent"] == len(SIZES)
 
 
-def test_frames_overwritten_while_they_are_sent_are_given_up_and_counted(
+def test_frames_overwritten_during_sending_are_counted(
     pair: Pair, free_stream_ids: Callable[[], int], wait_until: Callable[..., Any]
 ):
     source, dest = free_stream_ids(), free_stream_ids()
     producer = pair.here.context.producer(source, pools=["1MiB"], nslots=2)
-    big = {"name": "deep", "nslots": 64, "pools": ["1MiB"]}
-    sender, receiver = pair.connect(source, dest, mapping={"profile": "deep"}, profiles=[big])
+    deep = {"name": "deep", "nslots": 64, "pools": ["1MiB"]}
+    sender, receiver = pair.connect(source, dest, mapping={"profile": "deep"}, profiles=[deep])
     consumer = pair.there.context.consumer(dest)
     wait_until(lambda: flows(sender, receiver, producer, consumer), timeout=DEADLINE_S)
     seen = 0
 
     def is_enough() -> bool:
         nonlocal seen
-        # A burst that no network takes: of two slots one is overwritten in the middle.
+        # A burst that is faster than the network: slots are overwritten while they are sent.
         for _ in range(20):
             producer.offer(np.full(640 << 10, producer.next_seq % 251, np.uint8))
         for frame in consumer.poll():
@@ -72,11 +72,11 @@ def test_frames_overwritten_while_they_are_sent_are_given_up_and_counted(
     wait_until(is_enough, timeout=DEADLINE_S)
     committed = producer.next_seq
 
-    def is_told() -> bool:
+    def is_reported() -> bool:
         ledger = row(receiver)["ledger"]
         return bool(ledger and ledger["published"] == committed and ledger["dropped"]["network"] == 0)
 
-    wait_until(is_told, timeout=DEADLINE_S)
+    wait_until(is_reported, timeout=DEADLINE_S)
     ledger = row(receiver)["ledger"]
     assert ledger["published"] == ledger["delivered"] + ledger["dropped"]["sender"]
     assert ledger["exact"]

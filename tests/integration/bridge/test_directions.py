@@ -22,10 +22,17 @@ def test_one_instance_sends_and_receives(
         for _ in range(2)
     )
     agents = []
-    for host, way in ((pair.here, ("send", "receive")), (pair.there, ("receive", "send"))):
-        forth = {"source_stream_id": out, "dest_stream_id": out_there, "direction": way[0]}
-        home = {"source_stream_id": back, "dest_stream_id": back_here, "direction": way[1], **to_here}
-        agents.append(host.bridge(settings_of(instance_id=host.name, mappings=[forth, home], **to_there)))
+    for host, directions in ((pair.here, ("send", "receive")), (pair.there, ("receive", "send"))):
+        forward = {"source_stream_id": out, "dest_stream_id": out_there, "direction": directions[0]}
+        reverse = {
+            "source_stream_id": back,
+            "dest_stream_id": back_here,
+            "direction": directions[1],
+            **to_here,
+        }
+        agents.append(
+            host.bridge(settings_of(instance_id=host.name, mappings=[forward, reverse], **to_there))
+        )
     producers = [
         pair.here.context.producer(out, pools=["4KiB"]),
         pair.there.context.producer(back, pools=["4KiB"]),
@@ -38,17 +45,17 @@ def test_one_instance_sends_and_receives(
             return any((frame.copy() == number + 1).all() for frame in consumer.poll())
 
         wait_until(arrived, timeout=DEADLINE_S)
-    assert [sorted(one["direction"] for one in agent.rows()) for agent in agents] == [["receive", "send"]] * 2
+    assert [sorted(row["direction"] for row in agent.rows()) for agent in agents] == [["receive", "send"]] * 2
 
 
-def test_several_receivers_by_their_own_addresses(pair: Pair, free_stream_ids: Callable[[], int]):
+def test_multi_destination_serves_several_receivers(pair: Pair, free_stream_ids: Callable[[], int]):
     source, dests = free_stream_ids(), [free_stream_ids() for _ in range(2)]
     ports = [free_port() for _ in range(2)]
 
-    def sends(port: int) -> str:
+    def sender_channel(port: int) -> str:
         return f"aeron:udp?control=127.0.0.1:{port}|control-mode=dynamic"
 
-    def receives(port: int) -> str:
+    def receiver_channel(port: int) -> str:
         return f"aeron:udp?endpoint=127.0.0.1:0|control=127.0.0.1:{port}|control-mode=dynamic"
 
     common: dict[str, Any] = {"forward_metadata": False}
@@ -57,8 +64,8 @@ def test_several_receivers_by_their_own_addresses(pair: Pair, free_stream_ids: C
             settings_of(
                 instance_id=f"there-{number}",
                 direction="receive",
-                payload_channel=receives(ports[0]),
-                control_channel=receives(ports[1]),
+                payload_channel=receiver_channel(ports[0]),
+                control_channel=receiver_channel(ports[1]),
                 mappings=[{"source_stream_id": source, "dest_stream_id": dest}],
                 **common,
             )
@@ -70,8 +77,8 @@ def test_several_receivers_by_their_own_addresses(pair: Pair, free_stream_ids: C
         settings_of(
             instance_id="here",
             direction="send",
-            payload_channel=sends(ports[0]),
-            control_channel=sends(ports[1]),
+            payload_channel=sender_channel(ports[0]),
+            control_channel=sender_channel(ports[1]),
             mappings=[{"source_stream_id": source}],
             **common,
         )
@@ -79,12 +86,15 @@ def test_several_receivers_by_their_own_addresses(pair: Pair, free_stream_ids: C
     pair.wait_until(
         lambda: (
             row(sender)["epoch"] == str(producer.epoch)
-            and all(row(one)["destination"] == "attached" and row(one)["connected"] for one in receivers)
+            and all(
+                row(receiver)["destination"] == "attached" and row(receiver)["connected"]
+                for receiver in receivers
+            )
         ),
         timeout=DEADLINE_S,
     )
     consumers = [pair.there.context.consumer(dest) for dest in dests]
-    pair.wait_until(lambda: all(one.epoch is not None for one in consumers), timeout=DEADLINE_S)
+    pair.wait_until(lambda: all(consumer.epoch is not None for consumer in consumers), timeout=DEADLINE_S)
     for _ in range(10):
         producer.offer(np.full(20_000, producer.next_seq + 1, np.uint8))
     for consumer in consumers:
@@ -92,7 +102,7 @@ def test_several_receivers_by_their_own_addresses(pair: Pair, free_stream_ids: C
             frame = consumer.receive(DEADLINE_S)
             assert frame.seq == seq
             assert (frame.copy() == seq + 1).all()
-    assert [row(one)["delivered"] for one in receivers] == [10, 10]
+    assert [row(receiver)["delivered"] for receiver in receivers] == [10, 10]
 
 
 def test_many_mappings_share_one_payload_stream(
@@ -109,11 +119,11 @@ def test_many_mappings_share_one_payload_stream(
     producers = [pair.here.context.producer(source, pools=["4KiB"], nslots=8) for source in sources]
     wait_until(
         lambda: (
-            all(one["destination"] == "attached" for one in receiver.rows())
-            and [one["epoch"] for one in sender.rows()] == [str(one.epoch) for one in producers]
+            all(status["destination"] == "attached" for status in receiver.rows())
+            and [status["epoch"] for status in sender.rows()] == [str(camera.epoch) for camera in producers]
         ),
         timeout=DEADLINE_S,
     )
     for producer in producers:
         producer.offer(np.zeros(4000, np.uint8))
-    wait_until(lambda: [one["delivered"] for one in receiver.rows()] == [1] * 10, timeout=DEADLINE_S)
+    wait_until(lambda: [status["delivered"] for status in receiver.rows()] == [1] * 10, timeout=DEADLINE_S)
