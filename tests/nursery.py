@@ -27,7 +27,7 @@ from typing import IO, Any, Self
 
 ROOT = Path(__file__).resolve().parent.parent
 PRELOADED = ("numpy", "tensorpool", "tensorpool.cli.driver", "tests.remote")
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 class Child:
@@ -158,7 +158,7 @@ def serve(descriptor: int) -> None:
         gc.collect()
         gc.freeze()
         while True:
-            message, standard, _, _ = socket.recv_fds(control, _MOST_BYTES, 3)
+            message, standard, _, _ = socket.recv_fds(control, _MAX_BYTES, 3)
             if not message:
                 return
             request = json.loads(message)

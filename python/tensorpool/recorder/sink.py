@@ -210,7 +210,7 @@ class Sink:
         self._noted = 0 if self.disk.is_good else self._noted + 1
         if self._noted > _MOST_NOTED:
             return
-        self.writer.note(
+        self.writer.add_message(
             note.table, note.message, stream_id=note.stream_id, epoch=note.epoch,
             meta_version=note.meta_version,
         )  # fmt: skip

@@ -6,6 +6,7 @@ the publishing are native: most of a turn is one call that has no use for the in
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -79,7 +80,10 @@ class ReplayAgent:
         chosen = tuple(options.streams) if options.streams is not None else recording.streams
         if not chosen:
             raise FrameNotRecorded(f"{recording.root} has no frames", path=recording.root)
-        self._claim = LeaseKeeper(recording.root, chosen, self._clock)
+        self._claim = LeaseKeeper(
+            recording.root, holder="replay", clock=self._clock, missing_level=logging.INFO
+        )
+        self._claim.hold(chosen)
         words = read_metadata(recording, chosen) if options.metadata else {}
         layouts = recorded_layouts(recording, chosen)
         sources = {one: self._source(one, words.setdefault(one, RecordedMetadata())) for one in chosen}
@@ -146,7 +150,7 @@ class ReplayAgent:
         now_ns = self._clock.monotonic_ns()
         if self._claim is not None:
             played = [lane.last for lane in self.lanes if lane.last is not None]
-            self._claim.keep(now_ns, [] if self._options.loop else played)
+            self._claim.poll(now_ns, [] if self._options.loop else played)
         if self.playhead.is_paused or self._is_held(now_ns):
             return 0
         score = self._fill()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..recording import Cursor, Recording
-from ..recording.manifest import Kind
+from ..recording.manifest import RecordKind
 from .agent import ReplayAgent
 from .stream import ReplayStream
 
@@ -131,6 +131,6 @@ def bounds_of(recording: Recording, agent: ReplayAgent) -> tuple[int | None, int
     """When the first and the last frame of the streams that are played were received."""
     played = [lane.source.stream_id for lane in agent.lanes]
     records = recording.segments[np.isin(recording.segments["stream_id"], played)]
-    sealed = records[(records["kind"] == Kind.SEALED) & (records["rows"] > 0)]
+    sealed = records[(records["kind"] == RecordKind.SEALED) & (records["rows"] > 0)]
     firsts, lasts = sealed["first_time_ns"].tolist(), sealed["last_time_ns"].tolist()
     return min(firsts, default=None), max(lasts, default=None)
