@@ -1,4 +1,4 @@
-"""One fork_server for the commands of all tests: hundreds of them are started, and each would import the same."""
+"""The fork server of all command tests: hundreds of commands start, and each would import the same modules."""
 
 from __future__ import annotations
 

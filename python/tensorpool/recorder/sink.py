@@ -218,7 +218,7 @@ class Sink:
         self._messages_while_full = 0 if self.disk.is_writable else self._messages_while_full + 1
         if self._messages_while_full > _MAX_MESSAGES_WHILE_FULL:
             return
-        self.writer.note(
+        self.writer.add_message(
             row.table, row.message, stream_id=row.stream_id, epoch=row.epoch, meta_version=row.meta_version
         )
 

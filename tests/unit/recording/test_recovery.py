@@ -1,4 +1,4 @@
-"""After a crash everything up to the last complete batch is there, and the rest is cut and reported."""
+"""Recovery after a crash: complete batches are kept, the torn end is truncated and reported."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tensorpool.errors import CorruptRecording, NotARecording
 from tensorpool.recording import layout
 from tensorpool.recording.segment_file import SegmentFile
 from tensorpool.recording.segment_writer import SegmentWriter
-from tests.unit.recording.conftest import STREAM, Writing, frames, segment_files, seqs
+from tests.unit.recording.conftest import STREAM, WriterFactory, frames, segment_files, seqs
 
 NAME = layout.SegmentName(STREAM, 1, 0)
 
 
 def left_open(root: Path, *counts: int, nbytes: int = 10) -> tuple[Path, list[int]]:
-    """A segment as a killed writer leaves it, and where each of its batches ends."""
+    """A segment as a killed writer leaves it, and the end of each of its batches."""
     root.mkdir()
     writer = SegmentWriter(root, NAME)
     ends, first = [writer.end], 0
@@ -34,9 +34,7 @@ def left_open(root: Path, *counts: int, nbytes: int = 10) -> tuple[Path, list[in
     return writer.path, ends
 
 
-def test_cut_at_every_byte_of_the_last_batch_the_batches_before_it_are_there(
-    tmp_path: Path, root: Path
-) -> None:
+def test_segment_truncated_in_its_last_batch_keeps_earlier_batches(tmp_path: Path, root: Path) -> None:
     path, ends = left_open(root, 3, 2)
     content = path.read_bytes()
     assert len(content) == ends[-1]
@@ -51,7 +49,7 @@ def test_cut_at_every_byte_of_the_last_batch_the_batches_before_it_are_there(
         assert (tail.size_bytes if tail else 0) == size - scan.end
 
 
-def test_cut_at_any_byte_a_new_writer_goes_on_and_says_what_it_cut(root: Path, writing: Writing) -> None:
+def test_recovery_of_a_segment_truncated_at_any_byte(root: Path, make_writer: WriterFactory) -> None:
     path, ends = left_open(root, 3, 2)
     content = path.read_bytes()
     sealed = NAME.sealed(root)
@@ -70,7 +68,7 @@ def test_cut_at_any_byte_a_new_writer_goes_on_and_says_what_it_cut(root: Path, w
         path.write_bytes(content[:size])
         complete = max((end for end in ends if end <= size), default=0)
         rows = {ends[1]: 3, ends[2]: 5}.get(complete, 0)
-        with writing() as writer:
+        with make_writer() as writer:
             writer.write_batch(frames(10, 2))
         (report,) = writer.recovered
         assert report.rows == rows
@@ -86,7 +84,7 @@ def test_cut_at_any_byte_a_new_writer_goes_on_and_says_what_it_cut(root: Path, w
         assert recording.verify(root).ok
 
 
-def test_every_changed_byte_of_a_batchs_columns_is_noticed(root: Path) -> None:
+def test_every_changed_byte_of_the_columns_is_detected(root: Path) -> None:
     path, ends = left_open(root, 3, 2)
     content = bytearray(path.read_bytes())
     payloads = 2 * 64
@@ -97,16 +95,16 @@ def test_every_changed_byte_of_a_batchs_columns_is_noticed(root: Path) -> None:
         content[at] ^= 0x10
 
 
-def test_a_payload_that_never_reached_the_disk_ends_what_is_kept(root: Path, writing: Writing) -> None:
+def test_recovery_stops_before_a_damaged_payload(root: Path, make_writer: WriterFactory) -> None:
     path, ends = left_open(root, 2, 2, 2, nbytes=64)
     content = bytearray(path.read_bytes())
     content[ends[2] - 64 : ends[2]] = bytes(64)
     path.write_bytes(content)
-    with writing() as writer:
+    with make_writer() as writer:
         writer.write_batch(frames(6, 1))
     (report,) = writer.recovered
     assert (report.rows, report.cut_bytes) == (2, ends[3] - ends[1])
-    assert report.reason == "a payload is not what was written"
+    assert report.reason == "a payload does not match its checksum"
     assert seqs(recording.open(root)) == [0, 1, 6]
 
 
@@ -124,7 +122,7 @@ with recording.RecordingWriter(sys.argv[1], limits=limits) as writer:
 """
 
 
-def test_a_killed_writer_loses_nothing_that_it_had_written(root: Path) -> None:
+def test_killed_writer_loses_no_written_frame(root: Path) -> None:
     done = 0
     for _ in range(3):
         process = subprocess.Popen(
@@ -136,7 +134,7 @@ def test_a_killed_writer_loses_nothing_that_it_had_written(root: Path) -> None:
             for _ in range(40):
                 done = int(process.stdout.readline())
             os.kill(process.pid, signal.SIGKILL)
-            # It may have written more than it could say.
+            # It may have written more than it could print.
             done = max([done, *(int(line) for line in process.stdout.read().split())])
         found = recording.open(root)
         read = seqs(found)
@@ -146,7 +144,7 @@ def test_a_killed_writer_loses_nothing_that_it_had_written(root: Path) -> None:
         assert found.latest(STREAM) == recording.Cursor(STREAM, 1, done - 1)
     assert len(segment_files(root)) > 5
     repaired = recording.repair(root)
-    assert [one.cut_bytes for one in repaired.recovered] == [0] * len(repaired.recovered)
+    assert [segment.cut_bytes for segment in repaired.recovered] == [0] * len(repaired.recovered)
     assert not list(root.glob("**/*.partial"))
     assert seqs(recording.open(root)) == list(range(done))
     (ledger,) = recording.open(root).ledger(STREAM)
@@ -154,8 +152,8 @@ def test_a_killed_writer_loses_nothing_that_it_had_written(root: Path) -> None:
     assert recording.verify(root).ok
 
 
-def test_a_sealed_segment_that_lost_its_end_is_not_taken_for_whole(writing: Writing, root: Path) -> None:
-    with writing() as writer:
+def test_truncated_sealed_segment_is_corrupt(make_writer: WriterFactory, root: Path) -> None:
+    with make_writer() as writer:
         writer.write_batch(frames(0, 3))
         writer.write_batch(frames(3, 3))
     (path,) = segment_files(root)
@@ -172,8 +170,8 @@ def test_a_sealed_segment_that_lost_its_end_is_not_taken_for_whole(writing: Writ
 
 
 @pytest.mark.parametrize("where", ["columns", "metadata"])
-def test_damage_in_the_middle_costs_one_batch(where: str, writing: Writing, root: Path) -> None:
-    with writing() as writer:
+def test_damage_in_the_middle_loses_one_batch(where: str, make_writer: WriterFactory, root: Path) -> None:
+    with make_writer() as writer:
         for first in (0, 3, 6):
             writer.write_batch(frames(first, 3))
     (path,) = segment_files(root)
@@ -189,8 +187,8 @@ def test_damage_in_the_middle_costs_one_batch(where: str, writing: Writing, root
     assert (len(chosen), chosen[3].seq, chosen[-1].seq) == (6, 6, 8)
 
 
-def test_a_changed_payload_is_found_when_it_is_looked_at(writing: Writing, root: Path) -> None:
-    with writing() as writer:
+def test_changed_payload_is_detected_when_verified(make_writer: WriterFactory, root: Path) -> None:
+    with make_writer() as writer:
         writer.write_batch(frames(0, 3))
     (path,) = segment_files(root)
     ref = recording.open(root).frames(STREAM)[1].ref
@@ -204,7 +202,7 @@ def test_a_changed_payload_is_found_when_it_is_looked_at(writing: Writing, root:
     assert caught.value.offset == ref.offset
 
 
-def test_hostile_bytes_are_refused_not_followed(root: Path) -> None:
+def test_random_damage_is_rejected(root: Path) -> None:
     path, ends = left_open(root, 3)
     content = path.read_bytes()
     rng = np.random.default_rng(7)

@@ -1,4 +1,4 @@
-"""A recording as version 1.0 wrote it: later versions go on reading it. Never written anew."""
+"""A recording that version 1.0 wrote: later versions must read it. Its files are never written again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def old(tmp_path: Path) -> Path:
     return Path(shutil.copytree(Path(__file__).parent / "golden" / "version-1.0", tmp_path / "old"))
 
 
-def test_an_old_recording_reads_as_it_was_written(old: Path) -> None:
+def test_old_recording_is_read_unchanged(old: Path) -> None:
     found = recording.open(old)
     assert found.streams == (7, 10_000)
     frames = list(found.frames(10_000))
@@ -37,7 +37,7 @@ def test_an_old_recording_reads_as_it_was_written(old: Path) -> None:
     assert np.array_equal(other.array, np.arange(6, dtype=np.float32).reshape(2, 3))
 
 
-def test_its_account_and_tables_are_there(old: Path) -> None:
+def test_old_recording_has_its_ledger_and_tables(old: Path) -> None:
     found = recording.open(old)
     (ledger,) = found.ledger(10_000)
     assert (ledger.span, ledger.rows, ledger.gaps) == (11, 7, {"unexplained": 2, "late": 2})
@@ -48,7 +48,7 @@ def test_its_account_and_tables_are_there(old: Path) -> None:
 
 
 @pytest.mark.parametrize("without", ["", "_manifest"])
-def test_it_is_sound_with_and_without_its_manifest(old: Path, without: str) -> None:
+def test_old_recording_verifies_with_and_without_manifest(old: Path, without: str) -> None:
     if without:
         (old / without).unlink()
     done = recording.verify(old)
@@ -56,7 +56,7 @@ def test_it_is_sound_with_and_without_its_manifest(old: Path, without: str) -> N
     assert not [problem for problem in done.problems if problem.kind != "manifest"]
 
 
-def test_a_writer_of_today_goes_on_with_it(old: Path) -> None:
+def test_old_recording_can_be_continued(old: Path) -> None:
     with recording.RecordingWriter(old, background=False) as writer:
         writer.append(np.zeros((2, 3), np.uint16), stream_id=10_000, epoch=EPOCH, seq=12)
     assert [frame.seq for frame in recording.open(old).frames(10_000)] == [*SEQS, 12]

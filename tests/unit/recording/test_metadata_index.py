@@ -1,4 +1,4 @@
-"""The index of metadata versions: quick where it is there, and never anything but quick."""
+"""The index of metadata versions makes lookups faster and never changes their result."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tensorpool.recording.layout import unsigned
 from tensorpool.recording.metadata import MetadataReader
 from tensorpool.recording.tables import TableWriter, read_table
 from tensorpool.sbe import DataSourceAnnounce, DataSourceMeta, TraceLinkSet, decode
-from tests.unit.recording.conftest import STREAM, Writing
+from tests.unit.recording.conftest import STREAM, WriterFactory
 
-ASKED = [
+KEYS = [
     (stream, epoch, version) for stream in (7, STREAM) for epoch in (1, 2, 2**63) for version in (1, 2, 3)
 ]
 
@@ -32,9 +32,9 @@ ASKED = [
 def meta(version: int, gain: int, stream_id: int = STREAM) -> bytes:
     description = SourceDescription(metadata={"gain": gain})
     description.bump(gain)
-    told = decode(description.messages(stream_id)[1])
-    assert isinstance(told, DataSourceMeta)
-    return replace(told, meta_version=version).encode()
+    message = decode(description.messages(stream_id)[1])
+    assert isinstance(message, DataSourceMeta)
+    return replace(message, meta_version=version).encode()
 
 
 def announce(epoch: int, stream_id: int = STREAM) -> bytes:
@@ -44,19 +44,24 @@ def announce(epoch: int, stream_id: int = STREAM) -> bytes:
 LINKS = TraceLinkSet(stream_id=STREAM, epoch=1, seq=3, trace_id=9, parents=()).encode()
 
 
-def gain(of: MetadataReader, version: int) -> object:
-    """What the version says; None if nobody said anything."""
-    told = of.of(STREAM, 1, version)
-    return None if told is None else told[0]["gain"]
+def gain(reader: MetadataReader, version: int) -> object:
+    """The gain of a version; None if there is none."""
+    found = reader.find(STREAM, 1, version)
+    return None if found is None else found.attributes["gain"]
 
 
 def index_files(root: Path) -> list[Path]:
     return sorted(root.glob(f"_tables/metadata/*{metadata_index.SUFFIX}"))
 
 
-def told(of: MetadataReader) -> dict[tuple[int, int, int], dict[str, Any]]:
-    found = {key: of.of(*key) for key in ASKED}
-    return {key: {**one[0], "at": one[0].timestamp_ns} for key, one in found.items() if one is not None}
+def all_metadata(reader: MetadataReader) -> dict[tuple[int, int, int], dict[str, Any]]:
+    """The metadata of all keys that have any."""
+    found = {key: reader.find(*key) for key in KEYS}
+    return {
+        key: {**version.attributes, "at": version.attributes.timestamp_ns}
+        for key, version in found.items()
+        if version is not None
+    }
 
 
 def expected(root: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
@@ -71,29 +76,29 @@ def expected(root: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
         elif isinstance(message, DataSourceMeta):
             epoch = epochs.get(row["stream_id"]) if row["epoch"] is None else unsigned(row["epoch"])
             known[row["stream_id"], epoch, message.meta_version] = message
-    found = {key: known.get(key) or known.get((key[0], None, key[2])) for key in ASKED}
-    # The timestamp is the gain, which tells one from another.
+    found = {key: known.get(key) or known.get((key[0], None, key[2])) for key in KEYS}
+    # The timestamp equals the gain, which identifies a message.
     return {
-        key: {"gain": one.timestamp_ns, "at": one.timestamp_ns}
-        for key, one in found.items()
-        if one is not None
+        key: {"gain": message.timestamp_ns, "at": message.timestamp_ns}
+        for key, message in found.items()
+        if message is not None
     }
 
 
-notes = st.one_of(
+steps = st.one_of(
     st.tuples(
         st.just("meta"), st.sampled_from((7, STREAM)), st.sampled_from((None, 1, 2, 2**63)), st.integers(1, 3)
     ),
     st.tuples(st.just("announce"), st.sampled_from((7, STREAM)), st.sampled_from((1, 2, 2**63)), st.just(0)),
     st.tuples(st.just("links"), st.just(STREAM), st.none(), st.just(0)),
-    st.tuples(st.sampled_from(("flush", "session", "look", "back")), st.just(0), st.none(), st.just(0)),
+    st.tuples(st.sampled_from(("flush", "session", "read", "clock back")), st.just(0), st.none(), st.just(0)),
 )
 
 
 @settings(max_examples=60)
-@given(st.lists(notes, max_size=30), st.sampled_from(("as it is", "torn", "gone")))
-def test_what_is_found_is_what_the_whole_table_says(
-    said: list[tuple[str, int, int | None, int]], index: str
+@given(st.lists(steps, max_size=30), st.sampled_from(("intact", "torn", "missing")))
+def test_reader_with_index_equals_the_whole_table(
+    actions: list[tuple[str, int, int | None, int]], index: str
 ) -> None:
     with TemporaryDirectory() as directory:
         root, clock = Path(directory), ManualClock()
@@ -102,42 +107,45 @@ def test_what_is_found_is_what_the_whole_table_says(
             return recording.RecordingWriter(root, background=False, clock=clock)
 
         current, live = writer(), MetadataReader(root)
-        for number, (what, stream_id, epoch, version) in enumerate(said):
+        for number, (action, stream_id, epoch, version) in enumerate(actions):
             clock.advance(ns=1000)
-            match what:
+            match action:
                 case "meta":
                     message = meta(version, number, stream_id)
-                    current.note("metadata", message, stream_id=stream_id, epoch=epoch, meta_version=version)
+                    current.add_message(
+                        "metadata", message, stream_id=stream_id, epoch=epoch, meta_version=version
+                    )
                 case "announce":
                     assert epoch is not None
-                    current.note("metadata", announce(epoch, stream_id), stream_id=stream_id, epoch=epoch)
+                    message = announce(epoch, stream_id)
+                    current.add_message("metadata", message, stream_id=stream_id, epoch=epoch)
                 case "links":
-                    current.note("metadata", LINKS, stream_id=stream_id, epoch=1)
+                    current.add_message("metadata", LINKS, stream_id=stream_id, epoch=1)
                 case "flush":
                     current.flush()
                 case "session":
                     current.close()
                     current = writer()
-                case "look":
+                case "read":
                     current.flush()
-                    live.forget()
-                    assert told(live) == expected(root)
+                    live.invalidate()
+                    assert all_metadata(live) == expected(root)
                 case _:
-                    # Set back, and so that no moment comes twice.
+                    # The clock is set back, but no time occurs twice.
                     clock.step_wall(-7.001e-6)
         current.close()
         for path in index_files(root):
-            if index == "gone":
+            if index == "missing":
                 path.unlink()
             elif index == "torn":
                 os.truncate(path, path.stat().st_size * 2 // 3)
-        assert told(MetadataReader(root)) == expected(root)
-        live.forget()
-        assert told(live) == expected(root)
+        assert all_metadata(MetadataReader(root)) == expected(root)
+        live.invalidate()
+        assert all_metadata(live) == expected(root)
 
 
-def many(root: Path, count: int, *, links: int = 0) -> None:
-    """So many versions, and links between them, a batch each."""
+def write_versions(root: Path, count: int, *, links: int = 0) -> None:
+    """Writes `count` versions with `links` trace links after each, one batch per message."""
     root.mkdir(exist_ok=True)
     writer = TableWriter(root, "session")
     for version in range(1, count + 1):
@@ -158,58 +166,58 @@ def many(root: Path, count: int, *, links: int = 0) -> None:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many batches of tables were read, look by look."""
+    """The number of table batches of each read."""
     counted: list[int] = []
-    original = tables.placed_batches
+    original = tables.located_batches
 
     def counting(*arguments: Any) -> Any:
         found = original(*arguments)
         counted.append(len(found))
         return found
 
-    monkeypatch.setattr(tables, "placed_batches", counting)
-    monkeypatch.setattr(metadata, "placed_batches", counting)
+    monkeypatch.setattr(tables, "located_batches", counting)
+    monkeypatch.setattr(metadata, "located_batches", counting)
     return counted
 
 
 @pytest.mark.parametrize(("count", "links"), [(3, 0), (200, 0), (3, 400)])
-def test_however_much_was_said_one_batch_is_read_for_a_version(
+def test_lookup_reads_one_batch_of_any_table(
     count: int, links: int, tmp_path: Path, reads: list[int]
 ) -> None:
-    many(tmp_path, count, links=links)
+    write_versions(tmp_path, count, links=links)
     found = MetadataReader(tmp_path)
     assert gain(found, 2) == 2
     assert sum(reads) == 1
-    # Asked again, and after a look that finds nothing new.
-    found.of(STREAM, 1, 2)
-    found.forget()
-    found.of(STREAM, 1, 2)
+    # Requested again, and after an update without new rows.
+    found.find(STREAM, 1, 2)
+    found.invalidate()
+    found.find(STREAM, 1, 2)
     assert sum(reads) == 1
 
 
-def test_a_writer_that_died_leaves_little_to_read(tmp_path: Path, reads: list[int]) -> None:
-    many(tmp_path, 3, links=400)
+def test_index_of_a_crashed_writer_leaves_little_to_read(tmp_path: Path, reads: list[int]) -> None:
+    write_versions(tmp_path, 3, links=400)
     (path,) = index_files(tmp_path)
-    # Without what its end says of how far it reaches.
+    # Without the REACH record at its end.
     os.truncate(path, path.stat().st_size - metadata_index.RECORD.itemsize)
     assert gain(MetadataReader(tmp_path), 3) == 3
     assert 1 < sum(reads) < 100
 
 
-def test_what_follows_is_read_and_nothing_twice(writing: Writing, root: Path, reads: list[int]) -> None:
-    with writing() as writer:
+def test_new_rows_are_read_once(make_writer: WriterFactory, root: Path, reads: list[int]) -> None:
+    with make_writer() as writer:
         found = MetadataReader(root)
         for version in range(1, 20):
-            writer.note("metadata", meta(version, version), stream_id=STREAM, epoch=1)
+            writer.add_message("metadata", meta(version, version), stream_id=STREAM, epoch=1)
             writer.flush()
-            found.forget()
+            found.invalidate()
             assert gain(found, version) == version
         assert sum(reads) == 19
 
 
 @pytest.mark.parametrize("at", [0, 70, 127, 128])
-def test_a_changed_index_is_not_believed(at: int, tmp_path: Path) -> None:
-    many(tmp_path, 4)
+def test_damaged_index_is_not_used(at: int, tmp_path: Path) -> None:
+    write_versions(tmp_path, 4)
     (path,) = index_files(tmp_path)
     content = bytearray(path.read_bytes())
     content[at] ^= 0xFF
@@ -219,41 +227,38 @@ def test_a_changed_index_is_not_believed(at: int, tmp_path: Path) -> None:
         assert gain(found, version) == version
 
 
-def test_what_a_crash_took_from_the_table_is_not_there_whatever_the_index_says(tmp_path: Path) -> None:
-    many(tmp_path, 6)
+def test_rows_lost_in_a_crash_are_not_found_through_the_index(tmp_path: Path) -> None:
+    write_versions(tmp_path, 6)
     (path,) = index_files(tmp_path)
     records, _ = metadata_index.read_index(path.with_suffix(".arrows"), 0)
     third = records[records["meta_version"] == 3][0]
     for cut, left in ((int(third["batch_end"]), 3), (int(third["batch_end"]) - 1, 2)):
         os.truncate(path.with_suffix(".arrows"), cut)
-        found = MetadataReader(tmp_path)
-        known = {version: found.of(STREAM, 1, version) for version in range(1, 7)}
-        assert [version for version, one in known.items() if one is not None] == [*range(1, left + 1)]
-        # What comes there later is another matter.
-        assert all(one[0] == {"gain": version} for version, one in known.items() if one is not None)
+        reader = MetadataReader(tmp_path)
+        known = {version: reader.find(STREAM, 1, version) for version in range(1, 7)}
+        attributes = {version: found.attributes for version, found in known.items() if found is not None}
+        assert attributes == {version: {"gain": version} for version in range(1, left + 1)}
 
 
-def test_an_index_of_another_table_leads_nowhere(tmp_path: Path) -> None:
-    """Its checksums hold, and what it says is wrong: nothing is made up."""
-    many(tmp_path / "one", 8)
-    many(tmp_path / "other", 5, links=2)
+def test_index_of_another_table_yields_no_wrong_metadata(tmp_path: Path) -> None:
+    """Its checksums are valid, but its positions are wrong."""
+    write_versions(tmp_path / "one", 8)
+    write_versions(tmp_path / "other", 5, links=2)
     (path,), (other,) = index_files(tmp_path / "one"), index_files(tmp_path / "other")
     shutil.copy(path, other)
     found = MetadataReader(tmp_path / "other")
     for version in range(1, 9):
-        answer = found.of(STREAM, 1, version)
-        assert answer is None or answer[0] == {"gain": version}
+        answer = found.find(STREAM, 1, version)
+        assert answer is None or answer.attributes == {"gain": version}
 
 
-def test_where_the_index_finds_no_room_the_rows_are_written_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_delays_the_index_but_not_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = durable.write_all
     is_full = True
 
     def full(fd: int, parts: Any) -> int:
         if is_full:
-            raise OSError(errno.ENOSPC, "no room")
+            raise OSError(errno.ENOSPC, "no space")
         return original(fd, parts)
 
     monkeypatch.setattr(metadata_index, "write_all", full)
@@ -269,4 +274,5 @@ def test_where_the_index_finds_no_room_the_rows_are_written_all_the_same(
         assert gain(MetadataReader(tmp_path), version) == version
     writer.close()
     records, _ = metadata_index.read_index(path.with_suffix(".arrows"), 0)
-    assert records["kind"].tolist() == [metadata_index.Kind.META, metadata_index.Kind.REACH] * 3
+    kinds = [metadata_index.IndexRecordKind.META, metadata_index.IndexRecordKind.REACH]
+    assert records["kind"].tolist() == kinds * 3

@@ -1,4 +1,4 @@
-"""Mappings are made anew, unless a process keeps them; then they follow what becomes of their files."""
+"""The mapping cache: off by default, limited in size, and up to date with growing and removed files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensorpool.recording import mmap_cache
 
 
 @pytest.fixture
-def kept() -> Iterator[None]:
+def cache_enabled() -> Iterator[None]:
     mmap_cache.enable_cache()
     yield
     mmap_cache.enable_cache(False)
@@ -24,7 +24,7 @@ def mapped(path: Path) -> mmap.mmap:
         return mmap_cache.map_file(file.fileno(), path)
 
 
-def test_a_mapping_goes_with_its_reader_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_mapping_is_shared_only_while_the_cache_is_enabled(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"abc")
     first = mapped(path)
@@ -38,8 +38,8 @@ def test_a_mapping_goes_with_its_reader_unless_it_is_asked_for(tmp_path: Path) -
     assert mapped(path) is not first
 
 
-@pytest.mark.usefixtures("kept")
-def test_a_file_that_grew_or_was_replaced_is_mapped_as_it_is_now(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("cache_enabled")
+def test_grown_or_replaced_file_is_mapped_again(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"abc")
     first = mapped(path)
@@ -53,8 +53,8 @@ def test_a_file_that_grew_or_was_replaced_is_mapped_as_it_is_now(tmp_path: Path)
     assert bytes(mapped(path)) == b"ABCDEF"
 
 
-@pytest.mark.usefixtures("kept")
-def test_what_was_removed_or_renamed_is_let_go_and_the_rest_is_not(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("cache_enabled")
+def test_evict_removed_drops_only_removed_and_renamed_files(tmp_path: Path) -> None:
     here, gone, renamed = (tmp_path / name for name in "abc")
     for path in (here, gone, renamed):
         path.write_bytes(path.name.encode())
@@ -69,24 +69,24 @@ def test_what_was_removed_or_renamed_is_let_go_and_the_rest_is_not(tmp_path: Pat
     assert mapped(here) is first
 
 
-@pytest.mark.usefixtures("kept")
-def test_only_so_many_files_and_bytes_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mmap_cache, "_MOST_FILES", 3)
+@pytest.mark.usefixtures("cache_enabled")
+def test_cache_limits_files_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmap_cache, "_MAX_FILES", 3)
     paths = [tmp_path / str(number) for number in range(5)]
     for path in paths:
         path.write_bytes(b"x" * 10)
         mapped(path)
     assert _maps(tmp_path) == 3
     last = mapped(paths[2])
-    monkeypatch.setattr(mmap_cache, "_MOST_BYTES", 20)
+    monkeypatch.setattr(mmap_cache, "_MAX_BYTES", 20)
     mapped(paths[0])
-    # The one that was used last stays, though others came later.
+    # The file used last stays, although others were mapped later.
     assert _maps(tmp_path) == 2
     assert mapped(paths[2]) is last
 
 
-@pytest.mark.usefixtures("kept")
-def test_what_is_kept_makes_room_where_address_space_is_limited(
+@pytest.mark.usefixtures("cache_enabled")
+def test_cache_is_cleared_when_address_space_is_exhausted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = [tmp_path / "a", tmp_path / "b"]
@@ -106,6 +106,6 @@ def test_what_is_kept_makes_room_where_address_space_is_limited(
 
 
 def _maps(directory: Path) -> int:
-    """How many files of a directory this process has mapped."""
+    """Number of files of a directory that this process has mapped."""
     with Path("/proc/self/maps").open() as file:
         return sum(str(directory) in line for line in file)

@@ -1,4 +1,4 @@
-"""Exports hold what the recording holds, in forms that others read; and a dataset for training."""
+"""Exports to numpy, Zarr and MCAP have the content of the recording; the dataset for training."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import pytest
 
 from tensorpool import recording
 from tensorpool.errors import CorruptRecording, FrameNotRecorded, InvalidFrames, MissingPackage
-from tests.unit.recording.conftest import STREAM, Writing, segment_files
+from tests.unit.recording.conftest import STREAM, WriterFactory, segment_files
 
 IMAGES = [np.full((4, 6), 10 * number, np.uint16) + np.arange(6, dtype=np.uint16) for number in range(5)]
 
 
 @pytest.fixture
-def images(writing: Writing, root: Path) -> Path:
-    with writing() as writer:
+def images(make_writer: WriterFactory, root: Path) -> Path:
+    with make_writer() as writer:
         for seq, image in enumerate(IMAGES):
             writer.append(image, stream_id=STREAM, epoch=1, seq=seq, receive_time_ns=1_000 * seq)
     return root
 
 
-def test_npy_is_a_stack_that_maps(images: Path, tmp_path: Path) -> None:
+def test_npy_is_one_array_that_can_be_mapped(images: Path, tmp_path: Path) -> None:
     steps: list[tuple[int, int]] = []
     count = recording.export(images, tmp_path / "f.npy", progress=lambda *step: steps.append(step))
     stack = np.load(tmp_path / "f.npy", mmap_mode="r")
@@ -36,8 +36,10 @@ def test_npy_is_a_stack_that_maps(images: Path, tmp_path: Path) -> None:
     del stack
 
 
-def test_npz_takes_frames_of_any_shape(images: Path, root: Path, writing: Writing, tmp_path: Path) -> None:
-    with writing() as writer:
+def test_npz_accepts_frames_of_any_shape(
+    images: Path, root: Path, make_writer: WriterFactory, tmp_path: Path
+) -> None:
+    with make_writer() as writer:
         writer.append(np.asfortranarray(np.eye(3)), stream_id=STREAM, epoch=1, seq=7, receive_time_ns=9)
     assert recording.export(images, tmp_path / "f.npz") == 6
     with np.load(tmp_path / "f.npz") as archive:
@@ -51,9 +53,9 @@ def test_npz_takes_frames_of_any_shape(images: Path, root: Path, writing: Writin
     assert recording.export(images, tmp_path / "f.npy", seq=(1, 3)) == 3
 
 
-def test_zarr_holds_frames_and_columns(images: Path, tmp_path: Path) -> None:
+def test_zarr_has_frames_and_columns(images: Path, tmp_path: Path) -> None:
     zarr = pytest.importorskip("zarr")
-    # Zarr keeps a thread and an event loop of its own for the life of the process.
+    # In its own process: zarr keeps a thread and an event loop until the process ends.
     script = (
         f"from tensorpool import recording; recording.export({str(images)!r}, {str(tmp_path / 'f.zarr')!r})"
     )
@@ -69,11 +71,11 @@ def test_zarr_holds_frames_and_columns(images: Path, tmp_path: Path) -> None:
     assert zarr.__version__ >= "3"
 
 
-def test_mcap_has_images_that_viewers_know_and_other_tensors(
-    images: Path, writing: Writing, tmp_path: Path
+def test_mcap_has_foxglove_images_and_other_tensors(
+    images: Path, make_writer: WriterFactory, tmp_path: Path
 ) -> None:
     reader = pytest.importorskip("mcap.reader")
-    with writing() as writer:
+    with make_writer() as writer:
         writer.append(np.arange(3.0), stream_id=7, epoch=1, seq=9, receive_time_ns=1_500)
     assert recording.export(images, tmp_path / "f.mcap") == 6
     with (tmp_path / "f.mcap").open("rb") as file:
@@ -81,7 +83,7 @@ def test_mcap_has_images_that_viewers_know_and_other_tensors(
             (schema.name, channel.topic, message.log_time, json.loads(message.data))
             for schema, channel, message in reader.make_reader(file).iter_messages()
         ]
-    assert [one[2] for one in found] == [0, 1_000, 1_500, 2_000, 3_000, 4_000]
+    assert [log_time for _, _, log_time, _ in found] == [0, 1_000, 1_500, 2_000, 3_000, 4_000]
     name, topic, _, image = found[1]
     assert (name, topic) == ("foxglove.RawImage", f"/stream/{STREAM}")
     assert (image["width"], image["height"], image["encoding"], image["step"]) == (6, 4, "mono16", 12)
@@ -96,7 +98,7 @@ def test_mcap_has_images_that_viewers_know_and_other_tensors(
 
 
 @pytest.mark.parametrize(("form", "module"), [("zarr", "zarr"), ("mcap", "mcap.writer")])
-def test_a_missing_package_is_named_with_the_remedy(
+def test_missing_package_is_named_in_the_error(
     form: str, module: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -105,20 +107,20 @@ def test_a_missing_package_is_named_with_the_remedy(
     assert not (tmp_path / f"f.{form}").exists()
 
 
-def test_what_cannot_be_exported_is_said(images: Path, tmp_path: Path, writing: Writing) -> None:
-    with pytest.raises(ValueError, match="there are npy"):
+def test_invalid_export_is_rejected(images: Path, tmp_path: Path, make_writer: WriterFactory) -> None:
+    with pytest.raises(ValueError, match="the formats are npy"):
         recording.export(images, tmp_path / "f.csv")
     with pytest.raises(FileExistsError):
         recording.export(images, segment_files(images)[0], form="npy")
     with pytest.raises(FrameNotRecorded):
         recording.export(images, tmp_path / "f.npy", seq=(100, None))
-    with writing() as writer:
+    with make_writer() as writer:
         writer.append([1], stream_id=7, epoch=1, seq=0)
-    with pytest.raises(ValueError, match="recorded are: 7, 10000"):
+    with pytest.raises(ValueError, match="recorded streams: 7, 10000"):
         recording.export(images, tmp_path / "f.npy")
 
 
-def test_a_damaged_payload_is_not_exported(images: Path, tmp_path: Path) -> None:
+def test_damaged_payload_is_not_exported(images: Path, tmp_path: Path) -> None:
     ref = recording.open(images).frames(STREAM)[2].ref
     content = bytearray(ref.path.read_bytes())
     content[ref.offset] ^= 1
@@ -128,7 +130,7 @@ def test_a_damaged_payload_is_not_exported(images: Path, tmp_path: Path) -> None
     assert not (tmp_path / "f.npy").exists()
 
 
-def test_a_dataset_gives_writable_copies_and_travels_to_workers(images: Path) -> None:
+def test_dataset_gives_writable_copies_and_can_be_pickled(images: Path) -> None:
     dataset = recording.FrameDataset[np.ndarray](images, STREAM, seq=(1, None))
     assert len(dataset) == 4
     assert np.array_equal(dataset[0], IMAGES[1])
@@ -145,7 +147,7 @@ def test_a_dataset_gives_writable_copies_and_travels_to_workers(images: Path) ->
     assert means[1] == (1, 12.5)
 
 
-def test_importing_recordings_needs_neither_torch_nor_the_exporters() -> None:
+def test_importing_recording_imports_no_optional_package() -> None:
     script = (
         "import sys; import tensorpool.recording; "
         "sys.exit(bool({'torch', 'zarr', 'mcap'} & sys.modules.keys()))"
@@ -153,12 +155,12 @@ def test_importing_recordings_needs_neither_torch_nor_the_exporters() -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def test_the_package_alone_does_not_import_arrow() -> None:
+def test_importing_tensorpool_does_not_import_arrow() -> None:
     script = "import sys; import tensorpool, tensorpool.cli; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def test_the_example_walks_through_a_recording_with_or_without_torch(images: Path) -> None:
+def test_train_example_runs_with_and_without_torch(images: Path) -> None:
     script = Path(__file__).parents[3] / "examples" / "recording" / "train.py"
     done = subprocess.run(
         [sys.executable, script, str(images), str(STREAM)], check=True, capture_output=True, text=True
