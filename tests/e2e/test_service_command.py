@@ -73,7 +73,7 @@ def test_look_and_steer(lamp: str) -> None:
         (["set", "lamp", "serial", "00"], "serial is read-only"),
         (["get", "lamp", "colour"], "no property 'colour'"),
         (["call", "lamp", "smash"], "needs the service's token"),
-        (["ping", "nobody", "--timeout", "0.5"], "nobody answers to service:nobody"),
+        (["ping", "nobody", "--timeout", "0.5"], "no service service:nobody replies"),
     ],
 )
 def test_failures_are_one_sentence_and_status_1(lamp: str, arguments: list[str], words: str) -> None:

@@ -39,7 +39,7 @@ class RecorderService(Service, name="recorder"):
         self._agent = agent
         self.root = str(agent.root)
 
-    def tell(self) -> Iterator[Event]:
+    def take_events(self) -> Iterator[Event]:
         """Asked in every turn of the service: the figures are as new as that."""
         stats = self._agent.stats
         self.state = stats.state
@@ -47,7 +47,7 @@ class RecorderService(Service, name="recorder"):
         self.rows, self.gaps = stats.rows, stats.lost
         self.rows_per_s, self.bytes_per_s = round(stats.rows_per_s, 1), float(round(stats.bytes_per_s))
         self.backlog, self.disk_free = stats.backlog_bytes, stats.disk_free_bytes
-        return super().tell()
+        return super().take_events()
 
     @command
     def status(self) -> dict[str, Any]:
