@@ -61,7 +61,7 @@ def test_no_two_default_ranges_overlap(defaults: Config) -> None:
             *((one, one) for one in single),
             (own.own_descriptor_first, own.own_descriptor_last),
             (own.own_control_first, own.own_control_last),
-            (driver.dynamic_first, driver.dynamic_last),
+            (driver.dynamic_ids.first, driver.dynamic_ids.last),
         ]
     )
     assert all(last < first for (_, last), (first, _) in itertools.pairwise(ranges)), ranges
