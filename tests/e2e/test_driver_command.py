@@ -49,8 +49,7 @@ def config(tmp_path: Path, free_stream_id: int) -> Path:
         [service]
         token = "{TOKEN}"
         [driver]
-        dynamic_first = 1
-        dynamic_last = 9
+        dynamic_ids = "1-9"
         [[driver.streams]]
         stream_id = {free_stream_id}
         name = "camera"
@@ -90,7 +89,7 @@ def test_status_streams_and_leases(driver: Service) -> None:
     assert (stream["stream_id"], stream["name"], stream["kind"], stream["producer"]) == (
         driver.stream_id, "camera", "static", None,
     )  # fmt: skip
-    assert command.run("driver", "leases").stderr == "nobody holds a lease\n"
+    assert command.run("driver", "leases").stderr == "no client holds a lease\n"
     with (
         driver.open() as ctx,
         ctx.producer(driver.stream_id, pools=["64KiB"], nslots=4) as producer,
@@ -148,7 +147,7 @@ def test_a_lease_is_taken_back_by_token_only(driver: Service, wait_until: Callab
 
         wait_until(attached_again, timeout=TIMEOUT_S)
         nothing = command.run("driver", "revoke", "--client", "5", TENSORPOOL_TOKEN=TOKEN)
-        assert (nothing.returncode, nothing.stderr) == (1, "no lease fits: nothing was revoked\n")
+        assert (nothing.returncode, nothing.stderr) == (1, "no lease matches: nothing was revoked\n")
         assert command.run("driver", "revoke", TENSORPOOL_TOKEN=TOKEN).returncode == 2
 
 
@@ -198,7 +197,7 @@ def test_without_a_driver_there_is_a_sentence(command_line: CommandLine, verb: s
     with tp.MediaDriver(command_line.aeron_dir):
         done = command_line.run("driver", verb, "--timeout", "0.5")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: no SHM driver answers on this media driver: start one with")
+    assert done.stderr.startswith("error: no SHM driver replies on this media driver: start one with")
     assert len(done.stderr.splitlines()) == 1
 
 

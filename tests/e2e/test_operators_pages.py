@@ -154,7 +154,7 @@ def test_the_plan_has_the_defaults_of_the_configuration() -> None:
         *((one, one) for one in single),
         (own.per_consumer_descriptor_ids.first, own.per_consumer_descriptor_ids.last),
         (own.per_consumer_control_ids.first, own.per_consumer_control_ids.last),
-        (driver.dynamic_first, driver.dynamic_last),
+        (driver.dynamic_ids.first, driver.dynamic_ids.last),
     }
     assert planned <= ids_of("What is in use")
 

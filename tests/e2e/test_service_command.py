@@ -69,11 +69,11 @@ def test_look_and_steer(lamp: str) -> None:
     ("arguments", "words"),
     [
         (["set", "lamp", "level", "2"], "level is at most 1.0, not 2.0"),
-        (["set", "lamp", "level", "bright"], "'bright' is no float"),
+        (["set", "lamp", "level", "bright"], "'bright' is not of type float"),
         (["set", "lamp", "serial", "00"], "serial is read-only"),
         (["get", "lamp", "colour"], "no property 'colour'"),
         (["call", "lamp", "smash"], "needs the service's token"),
-        (["ping", "nobody", "--timeout", "0.5"], "nobody answers to service:nobody"),
+        (["ping", "nobody", "--timeout", "0.5"], "no service service:nobody replies"),
     ],
 )
 def test_failures_are_one_sentence_and_status_1(lamp: str, arguments: list[str], words: str) -> None:

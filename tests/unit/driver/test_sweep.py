@@ -28,8 +28,8 @@ from tensorpool.sbe import ShmRegionSuperblock
 from tensorpool.shm.epoch_files import user_name
 from tensorpool.shm.ownership import lock_stream, stream_state
 from tests.remote_process import RemoteProcess
-from tests.unit.driver.conftest import Shelf
-from tests.unit.driver.world import layout
+from tests.unit.driver.conftest import StorageHarness
+from tests.unit.driver.state_harness import layout
 
 OFFSETS = {field.python_name: field.offset for field in ShmRegionSuperblock.layout().encoded_fields}
 
@@ -68,16 +68,16 @@ def leave(shm_base: Path) -> Iterator[Callable[..., Path]]:
     shm_base.mkdir()
 
 
-def test_what_a_dead_driver_left_is_swept_once_it_is_stale(
-    shelf: Shelf, plan: StreamPlan, leave: Callable[..., Path], dead_pid: int
+def test_files_of_a_dead_driver_are_swept_once_stale(
+    storage_harness: StorageHarness, plan: StreamPlan, leave: Callable[..., Path], dead_pid: int
 ) -> None:
     stale = leave(plan, pid=dead_pid, activity_ns=0)
     fresh = leave(plan, pid=dead_pid, activity_ns=time.monotonic_ns() + 3_600_000_000_000)
     alive = leave(plan, pid=os.getpid(), activity_ns=0)
     recent = leave(plan, pid=dead_pid, activity_ns=time.monotonic_ns())
-    elsewhere = leave(plan, pid=dead_pid, activity_ns=0, place="other")
-    shelf.storage.sweep()
-    shelf.idle()
+    elsewhere = leave(plan, pid=dead_pid, activity_ns=0, namespace="other")
+    storage_harness.storage.sweep()
+    storage_harness.idle()
     assert not stale.exists()
     # From the future: another boot's clock.
     assert not fresh.exists()
@@ -87,77 +87,79 @@ def test_what_a_dead_driver_left_is_swept_once_it_is_stale(
 
 
 @pytest.mark.requirement("driver-13-1")
-def test_a_driver_that_recreates_waits_for_no_silence(
-    shelf: Shelf, plan: StreamPlan, leave: Callable[..., Path], dead_pid: int
+def test_recreate_at_start_sweeps_fresh_files(
+    storage_harness: StorageHarness, plan: StreamPlan, leave: Callable[..., Path], dead_pid: int
 ) -> None:
     recent = leave(plan, pid=dead_pid, activity_ns=time.monotonic_ns())
     alive = leave(plan, pid=os.getpid(), activity_ns=time.monotonic_ns())
-    shelf.storage.sweep(at_once=True)
-    shelf.idle()
+    storage_harness.storage.sweep(at_once=True)
+    storage_harness.idle()
     assert not recent.exists()
     assert alive.exists()
 
 
 def test_only_the_canonical_layout_is_swept(
-    shelf: Shelf, leave: Callable[..., Path], plan: StreamPlan
+    storage_harness: StorageHarness, leave: Callable[..., Path], plan: StreamPlan
 ) -> None:
-    root = shelf.base / f"tensorpool-{user_name()}" / "default"
+    root = storage_harness.base / f"tensorpool-{user_name()}" / "default"
     others = [root / "notes" / "1", root / "-5" / "1", root / "7" / "data"]
     for one in others:
         one.mkdir(parents=True)
         (one / "header.ring").write_bytes(b"")
         os.utime(one, (0, 0))
-    shelf.storage.sweep(at_once=True)
-    shelf.idle()
+    storage_harness.storage.sweep(at_once=True)
+    storage_harness.idle()
     assert all(one.exists() for one in others)
 
 
-def test_a_stream_that_somebody_has_is_not_swept(
-    shelf: Shelf, leave: Callable[..., Path], plan: StreamPlan, dead_pid: int
+def test_stream_with_another_owner_is_not_swept(
+    storage_harness: StorageHarness, leave: Callable[..., Path], plan: StreamPlan, dead_pid: int
 ) -> None:
     stale = leave(plan, pid=dead_pid, activity_ns=0)
-    lock = lock_stream(stream_state(shelf.base, "default"), "default", plan.stream_id)
+    lock = lock_stream(stream_state(storage_harness.base, "default"), "default", plan.stream_id)
     try:
-        shelf.storage.sweep()
-        shelf.idle()
+        storage_harness.storage.sweep()
+        storage_harness.idle()
         assert stale.exists()
     finally:
         lock.release()
     # Whoever owns it next cleans up.
-    shelf.make(plan)
+    storage_harness.make(plan)
     assert not stale.exists()
 
 
 # --- provisions
 
 
-def test_provisions_are_kept_and_found_again(shelf: Shelf, make_shelf: Callable[..., Shelf]) -> None:
-    assert shelf.storage.load_provisions() is None
+def test_provisions_are_saved_and_loaded(
+    storage_harness: StorageHarness, make_storage_harness: Callable[..., StorageHarness]
+) -> None:
+    assert storage_harness.storage.load_provisions() is None
     for n in range(10):
-        shelf.storage.save_provisions({"version": 1, "streams": [n]})
-    shelf.storage.close()
-    assert make_shelf().storage.load_provisions() == {"version": 1, "streams": [9]}
-    state = driver_state(shelf.base, "default")
+        storage_harness.storage.save_provisions({"version": 1, "streams": [n]})
+    storage_harness.storage.close()
+    assert make_storage_harness().storage.load_provisions() == {"version": 1, "streams": [9]}
+    state = driver_state(storage_harness.base, "default")
     assert [path.name for path in state.iterdir()] == ["provisions.json"]
 
 
-def test_provisions_that_cannot_be_read_are_forgotten(shelf: Shelf) -> None:
-    path = driver_state(shelf.base, "default") / "provisions.json"
+def test_unreadable_provisions_are_ignored(storage_harness: StorageHarness) -> None:
+    path = driver_state(storage_harness.base, "default") / "provisions.json"
     for text in ("{", "", "\xff"):
         path.write_text(text, encoding="latin-1")
-        assert shelf.storage.load_provisions() is None
+        assert storage_harness.storage.load_provisions() is None
     path.write_text(json.dumps({"version": 1}))
-    assert shelf.storage.load_provisions() == {"version": 1}
+    assert storage_harness.storage.load_provisions() == {"version": 1}
 
 
-def test_provisions_that_cannot_be_written_harm_nobody(
-    shelf: Shelf, caplog: pytest.LogCaptureFixture
+def test_failed_save_of_provisions_is_only_logged(
+    storage_harness: StorageHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    state = driver_state(shelf.base, "default")
+    state = driver_state(storage_harness.base, "default")
     (state / "provisions.json").mkdir()
-    shelf.storage.save_provisions({"version": 1, "streams": []})
-    shelf.idle()
-    assert "are not kept for the next start" in caplog.text
+    storage_harness.storage.save_provisions({"version": 1, "streams": []})
+    storage_harness.idle()
+    assert "could not be saved for the next start" in caplog.text
     assert [path.name for path in state.iterdir()] == ["provisions.json"]
 
 
@@ -188,7 +190,7 @@ class Forgetful:
         self._storage.close()
 
 
-def test_a_program_that_ends_leaves_nothing_behind(shm_base: Path, free_stream_id: int) -> None:
+def test_program_that_ends_leaves_no_files(shm_base: Path, free_stream_id: int) -> None:
     with RemoteProcess(Forgetful, str(shm_base), free_stream_id) as other:
         assert Path(other.call("make")).is_dir()
     assert list(shm_base.iterdir()) == []

@@ -1,4 +1,4 @@
-"""A whole driver on a real media driver, and a client that speaks raw messages to it."""
+"""A whole driver on a real media driver, and a client that sends raw messages to it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _M = TypeVar("_M", bound=Message)
 
 
 def connect(aeron_dir: Path | str, base: Path) -> tp.Context:
-    """A connection without a driver of its own."""
+    """A context without a driver."""
     return tp.open(
         "standalone",
         aeron_dir=aeron_dir,
@@ -53,7 +53,7 @@ def connect(aeron_dir: Path | str, base: Path) -> tp.Context:
 
 
 def agent(
-    on: _native.Conductor,
+    conductor: _native.Conductor,
     aeron_dir: Path | str,
     base: Path,
     *,
@@ -64,7 +64,7 @@ def agent(
     **settings: Any,
 ) -> DriverAgent:
     return DriverAgent(
-        on,
+        conductor,
         settings=DriverSettings(**settings),
         namespace=namespace,
         base_dir=base,
@@ -78,18 +78,18 @@ def agent(
     )
 
 
-class Client:
-    """Speaks schema 901 and nothing else. `turn` is called while it waits: it may run the driver."""
+class RawClient:
+    """A client that uses only messages of schema 901. It calls `step` while it waits, to run the driver."""
 
-    def __init__(self, aeron_dir: Path | str, base: Path, turn: Callable[[], object]) -> None:
+    def __init__(self, aeron_dir: Path | str, base: Path, step: Callable[[], object]) -> None:
         self._context = connect(aeron_dir, base)
         self.conductor = self._context.connection.conductor
         self._out = _native.Publication(self.conductor, "aeron:ipc", IDS.control)
         self._in = _native.Subscription(self.conductor, "aeron:ipc?tether=false", IDS.control)
         self._announces = _native.Subscription(self.conductor, "aeron:ipc?tether=false", IDS.announce)
-        self._turn = turn
+        self._turn = step
         self._numbers = itertools.count(1)
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
         self.announces: list[ShmPoolAnnounce] = []
         self.until(lambda: self._out.is_connected and self._in.is_connected and self._announces.is_ready)
 
@@ -97,29 +97,29 @@ class Client:
         self._context.close()
 
     def until(self, predicate: Callable[[], Any]) -> Any:
-        """Listens until the predicate holds; gives its value."""
+        """Polls until the predicate is true. Returns its value."""
         deadline = time.monotonic() + DEADLINE_S
         while True:
             self._turn()
-            self.listen()
-            if found := predicate():
-                return found
-            assert time.monotonic() < deadline, f"nothing of it came: {self.heard[-5:]}"
+            self.poll()
+            if value := predicate():
+                return value
+            assert time.monotonic() < deadline, f"last messages: {self.received[-5:]}"
             time.sleep(0.0005)
 
-    def listen(self) -> None:
+    def poll(self) -> None:
         for message in self._in.poll():
             try:
-                self.heard.append(sbe.decode(message))
+                self.received.append(sbe.decode(message))
             except CodecError:
                 continue
         for message in self._announces.poll():
             announce = sbe.decode(message)
-            # Names of streams travel beside their announces.
+            # Metadata of plans is on the announce stream too.
             if isinstance(announce, ShmPoolAnnounce):
                 self.announces.append(announce)
 
-    def say(self, message: Message | bytes) -> None:
+    def send(self, message: Message | bytes) -> None:
         data = message if isinstance(message, bytes) else message.encode()
         self.until(lambda: self._out.offer(data) == "sent")
 
@@ -127,26 +127,26 @@ class Client:
         """The first message of that kind with those fields."""
 
         def find() -> _M | None:
-            for one in self.heard:
-                if isinstance(one, kind) and all(getattr(one, name) == fields[name] for name in fields):
-                    return one
+            for message in self.received:
+                if isinstance(message, kind) and all(getattr(message, n) == fields[n] for n in fields):
+                    return message
             return None
 
-        found: _M = self.until(find)
-        return found
+        matching: _M = self.until(find)
+        return matching
 
     def announce(self, stream_id: int, after: int = 0, **fields: Any) -> ShmPoolAnnounce:
         """The first announce of the stream with a larger epoch than `after`."""
 
         def find() -> ShmPoolAnnounce | None:
-            for one in self.announces:
-                fits = all(getattr(one, name) == fields[name] for name in fields)
-                if fits and one.stream_id == stream_id and one.epoch > after:
-                    return one
+            for announce in self.announces:
+                matches = all(getattr(announce, name) == fields[name] for name in fields)
+                if matches and announce.stream_id == stream_id and announce.epoch > after:
+                    return announce
             return None
 
-        found: ShmPoolAnnounce = self.until(find)
-        return found
+        matching: ShmPoolAnnounce = self.until(find)
+        return matching
 
     def attach(self, stream_id: int, client_id: int, role: Role, **rest: Any) -> ShmAttachResponse:
         correlation = client_id << 32 | next(self._numbers)
@@ -158,14 +158,14 @@ class Client:
             publish_mode=PublishMode.EXISTING_OR_CREATE,
             **rest,
         )
-        self.say(request)
+        self.send(request)
         return self.next(ShmAttachResponse, correlation_id=correlation)
 
     def detach(self, granted: ShmAttachResponse, client_id: int, role: Role) -> int:
         correlation = client_id << 32 | next(self._numbers)
         assert granted.lease_id is not None
         assert granted.stream_id is not None
-        self.say(
+        self.send(
             ShmDetachRequest(
                 correlation_id=correlation,
                 lease_id=granted.lease_id,
@@ -179,7 +179,7 @@ class Client:
     def keep_alive(self, granted: ShmAttachResponse, client_id: int, role: Role) -> None:
         assert granted.lease_id is not None
         assert granted.stream_id is not None
-        self.say(
+        self.send(
             ShmLeaseKeepalive(
                 lease_id=granted.lease_id,
                 stream_id=granted.stream_id,
@@ -190,26 +190,26 @@ class Client:
         )
 
     def service(self, token: str | None = "token") -> ServiceClient:
-        """Only while the driver runs on a thread of its own."""
+        """A client of the driver's service; only for a driver that runs on its own thread."""
         return ServiceClient(self.conductor, "driver", token=token)
 
 
-class Stage:
-    """A driver that the test turns by hand, on a clock of its own."""
+class AgentHarness:
+    """A driver whose duty cycles the test runs, on a manual clock."""
 
     def __init__(self, driver: DriverAgent, clock: ManualClock) -> None:
         self.driver = driver
         self.clock = clock
         self.runner = Runner(driver, clock=clock)
         self.runner.open()
-        # What was said before it listened is lost.
+        # Messages sent before the driver is ready are skipped.
         assert leaks.wait_for(self._is_ready, timeout=DEADLINE_S)
 
     def _is_ready(self) -> bool:
-        self.turn()
+        self.step()
         return self.driver.is_ready()
 
-    def turn(self) -> None:
+    def step(self) -> None:
         if not self.runner.stopped:
             self.runner.step()
         assert self.runner.counters.errors.value == 0

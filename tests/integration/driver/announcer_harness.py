@@ -1,4 +1,4 @@
-"""The parts of a test of the SHM driver's native side: regions, beacons, and someone who listens."""
+"""Harness for tests of the native announcer: regions, an announcer, and a listener for announces."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from tensorpool.transport import embed_lock_path
 
 DEADLINE_S = 60.0
 SECOND_NS = 1_000_000_000
-# The conductor takes a round of 2 ms; a machine that is held up must not make a living driver look stalled.
+# The conductor's duty cycle takes 2 ms. The long period keeps a slow machine from making a live driver look
+# stalled.
 PERIOD_NS = SECOND_NS // 5
 NEVER_NS = 3600 * SECOND_NS
 POOLS = [(1, 64), (2, 4096)]
 
 
 class Regions:
-    """The files of one epoch, and the words in which beacons are told of them."""
+    """The files of one epoch, and the options with which an announcer announces them."""
 
     def __init__(self, base: Path, stream_id: int, epoch: int = 1_000) -> None:
         self.base = base
@@ -32,19 +33,19 @@ class Regions:
             )
         )
 
-    def _take(self, made: tuple[Any, str, list[tuple[int, int, str]]]) -> None:
-        directory, self.header_uri, self.pools = made
+    def _take(self, created: tuple[Any, str, list[tuple[int, int, str]]]) -> None:
+        directory, self.header_uri, self.pools = created
         self.directory = Path(directory)
 
     def assign(self, epoch: int) -> None:
-        made = _native.assign_epoch(
+        created = _native.assign_epoch(
             self.directory, epoch=epoch, stream_id=self.stream_id, nslots=8, pools=POOLS
         )
-        self._take(made)
+        self._take(created)
         self.epoch = epoch
 
-    def words(self, *, producer_id: int = 0, **changes: Any) -> dict[str, Any]:
-        usual = {
+    def options(self, *, producer_id: int = 0, **changes: Any) -> dict[str, Any]:
+        defaults = {
             "stream_id": self.stream_id,
             "epoch": self.epoch,
             "producer_id": producer_id,
@@ -53,7 +54,7 @@ class Regions:
             "pools": self.pools,
             "base_dirs": [str(self.base)],
         }
-        return usual | changes
+        return defaults | changes
 
     def superblock(self, name: str = "header.ring") -> dict[str, int]:
         with (self.directory / name).open("rb") as file:
@@ -61,34 +62,34 @@ class Regions:
 
     @property
     def activity_ns(self) -> int:
-        """The oldest sign of life of all its regions."""
+        """The oldest activity timestamp of all regions."""
         names = ("header.ring", "1.pool", "2.pool")
         return min(self.superblock(name)["activity_timestamp_ns"] for name in names)
 
 
-class Ear:
-    """Hears the announce stream of a test, from a conductor of its own."""
+class AnnounceListener:
+    """A subscription to a test's announce stream, on its own conductor."""
 
     def __init__(self, conductor: _native.Conductor, announce_stream_id: int) -> None:
         self._subscription = _native.Subscription(conductor, "aeron:ipc", announce_stream_id)
-        self.heard: list[ShmPoolAnnounce] = []
+        self.announces: list[ShmPoolAnnounce] = []
 
     @property
     def is_open(self) -> bool:
         return self._subscription.is_ready and self._subscription.is_connected
 
-    def listen(self) -> list[ShmPoolAnnounce]:
-        self.heard += [ShmPoolAnnounce.decode(message) for message in self._subscription.poll(256)]
-        return self.heard
+    def poll(self) -> list[ShmPoolAnnounce]:
+        self.announces += [ShmPoolAnnounce.decode(message) for message in self._subscription.poll(256)]
+        return self.announces
 
     def of(self, stream_id: int) -> list[ShmPoolAnnounce]:
-        return [announce for announce in self.listen() if announce.stream_id == stream_id]
+        return [announce for announce in self.poll() if announce.stream_id == stream_id]
 
     def close(self) -> None:
         self._subscription.close()
 
 
-def conductor_words(aeron_dir: str, announces: int, base: Path) -> dict[str, Any]:
+def conductor_options(aeron_dir: str, announces: int, base: Path) -> dict[str, Any]:
     return {
         "aeron_dir": aeron_dir,
         "media_driver_lock": str(embed_lock_path(aeron_dir)),
@@ -105,8 +106,8 @@ def conductor_words(aeron_dir: str, announces: int, base: Path) -> dict[str, Any
     }
 
 
-class Stage:
-    """The test's driver side: a conductor with beacons, another one with an ear, regions."""
+class AnnouncerHarness:
+    """A conductor with an announcer, another conductor with a listener, and regions."""
 
     def __init__(self, stack: ExitStack, aeron_dir: str, base: Path, announces: int) -> None:
         self._stack = stack
@@ -116,21 +117,21 @@ class Stage:
         self.conductor = self._open()
 
     def _open(self) -> _native.Conductor:
-        conductor = _native.Conductor(**conductor_words(self._aeron_dir, self._announces, self._base))
+        conductor = _native.Conductor(**conductor_options(self._aeron_dir, self._announces, self._base))
         self._stack.callback(conductor.close)
         assert conductor.wait_connected(DEADLINE_S)
         return conductor
 
-    def beacons(self, *, period_ns: int = PERIOD_NS, stall_ns: int = NEVER_NS) -> _native.Beacons:
-        beacons = _native.Beacons(self.conductor, period_ns=period_ns, stall_ns=stall_ns)
-        self._stack.callback(beacons.close)
-        return beacons
+    def announcer(self, *, period_ns: int = PERIOD_NS, stall_ns: int = NEVER_NS) -> _native.Beacons:
+        announcer = _native.Beacons(self.conductor, period_ns=period_ns, stall_ns=stall_ns)
+        self._stack.callback(announcer.close)
+        return announcer
 
-    def ear(self) -> Ear:
-        ear = Ear(self._open(), self._announces)
-        self._stack.callback(ear.close)
-        return ear
+    def listener(self) -> AnnounceListener:
+        listener = AnnounceListener(self._open(), self._announces)
+        self._stack.callback(listener.close)
+        return listener
 
-    def regions(self, stream_id: int, **words: Any) -> Regions:
+    def regions(self, stream_id: int, **options: Any) -> Regions:
         self._stack.callback(shutil.rmtree, self._base / "tensorpool-me", ignore_errors=True)
-        return Regions(self._base, stream_id, **words)
+        return Regions(self._base, stream_id, **options)

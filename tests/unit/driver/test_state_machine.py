@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tensorpool.driver.config import StreamSettings
 from tensorpool.driver.leases import Refusal
 from tensorpool.driver.lifecycle import Job
-from tensorpool.driver.plan import Layout
+from tensorpool.driver.plan import StreamLayout
 from tensorpool.sbe import (
     LeaseRevokeReason,
     PublishMode,
@@ -23,12 +23,12 @@ from tensorpool.sbe import (
     ShmAttachResponse,
     ShmLeaseRevoked,
 )
-from tests.unit.driver.world import World
+from tests.unit.driver.state_harness import StateHarness
 
 STREAMS = st.sampled_from([10_000, 20_000, 20_001, 20_002])
 CLIENTS = st.integers(1, 6)
 ROLES = st.sampled_from(Role)
-SHAPE = Layout(8, (4096,))
+SHAPE = StreamLayout(8, (4096,))
 QUOTA = 5 * SHAPE.nbytes
 STREAM_QUOTA = 3 * SHAPE.nbytes
 
@@ -38,7 +38,7 @@ class AnySequence(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(
+        self.harness = StateHarness(
             nslots=8,
             pools=(4096,),
             quota_bytes=QUOTA,
@@ -49,7 +49,7 @@ class AnySequence(RuleBasedStateMachine):
             streams=(StreamSettings(stream_id=10_000, pools=(4096,), quota_bytes=STREAM_QUOTA),),
         )
         self.granted: dict[int, tuple[ShmAttachResponse, int, Role]] = {}
-        self.asked: dict[int, tuple[int, Role]] = {}
+        self.correlation_id: dict[int, tuple[int, Role]] = {}
         self.seen = 0
         self.ended: Counter[int] = Counter()
         self.epochs: dict[int, int] = {}
@@ -60,44 +60,46 @@ class AnySequence(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.world.do(self.world.state.on_start(self.world.now))
+        self.harness.perform(self.harness.state.on_start(self.harness.now))
 
     # --- events
 
     @rule(stream=STREAMS, client=CLIENTS, role=ROLES, mode=st.sampled_from([*PublishMode, None]))
     def attach(self, stream: int, client: int, role: Role, mode: PublishMode | None) -> None:
-        correlation = self.world.ask(stream, client, role, mode=mode)
-        self.asked[correlation] = (client, role)
+        correlation = self.harness.request_attach(stream, client, role, mode=mode)
+        self.correlation_id[correlation] = (client, role)
 
     @rule(count=st.integers(1, 5))
     def file_work(self, count: int) -> None:
-        self.world.work(count)
+        self.harness.work(count)
 
     @rule(fails=st.booleans())
     def disk(self, fails: bool) -> None:
-        self.world.refuse_files = Refusal(ResponseCode.INTERNAL_ERROR, "full") if fails else None
+        self.harness.refuse_files = Refusal(ResponseCode.INTERNAL_ERROR, "full") if fails else None
 
     @rule(fails=st.booleans())
     def mapping(self, fails: bool) -> None:
-        self.world.announce_failure = "cannot map" if fails else None
+        self.harness.announce_failure = "cannot map" if fails else None
 
     @rule(pick=st.integers(0, 20), right=st.booleans())
     def keep_alive(self, pick: int, right: bool) -> None:
         if self.granted:
             answer, client, role = list(self.granted.values())[pick % len(self.granted)]
-            self.world.keep_alive(answer, client if right else 99, role)
+            self.harness.keep_alive(answer, client if right else 99, role)
 
     @rule(pick=st.integers(0, 20), correlation=st.integers(1, 1 << 40))
     def detach(self, pick: int, correlation: int) -> None:
         if self.granted:
             answer, client, role = list(self.granted.values())[pick % len(self.granted)]
-            self.world.detach(answer, client, role, correlation)
+            self.harness.detach(answer, client, role, correlation)
 
     @rule(stream=STREAMS, off=st.integers(0, 1))
     def die(self, stream: int, off: int) -> None:
-        record = self.world.state.records.get(stream)
+        record = self.harness.state.records.get(stream)
         if record is not None and record.files is not None:
-            self.world.do(self.world.state.on_death(stream, record.files.epoch - off, self.world.now))
+            self.harness.perform(
+                self.harness.state.on_producer_exit(stream, record.files.epoch - off, self.harness.now)
+            )
 
     @rule(stream=STREAMS, client=CLIENTS, which=st.integers(0, 2))
     def revoke(self, stream: int, client: int, which: int) -> None:
@@ -106,23 +108,23 @@ class AnySequence(RuleBasedStateMachine):
             {"client_id": client},
             {"lease_id": pick_lease(self)},
         ][which]
-        self.world.do(self.world.state.revoke(self.world.now, **words)[1])
+        self.harness.perform(self.harness.state.revoke(self.harness.now, **words)[1])
 
     @rule(stream=STREAMS, nslots=st.sampled_from([4, 8]))
     def provision(self, stream: int, nslots: int) -> None:
-        self.world.do(self.world.state.provision(stream, self.world.now, nslots=nslots)[1])
+        self.harness.perform(self.harness.state.provision(stream, self.harness.now, nslots=nslots)[1])
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.5, 12.0]), drained=st.booleans())
     def pass_time(self, seconds: float, drained: bool) -> None:
-        self.world.tick(seconds, drained=drained)
+        self.harness.tick(seconds, drained=drained)
 
     # --- promises
 
     @invariant()
     def promises_hold(self) -> None:
-        self.listen()
-        world = self.world
-        leases = list(world.state.leases)
+        self.poll()
+        harness = self.harness
+        leases = list(harness.state.leases)
         producers = [lease.stream_id for lease in leases if lease.role is Role.PRODUCER]
         assert len(producers) == len(set(producers)), "one producer a stream"
         assert len({lease.client_id for lease in leases}) == len(leases), "one lease a client"
@@ -132,37 +134,37 @@ class AnySequence(RuleBasedStateMachine):
         assert {one for one in self.granted if not self.ended[one]} == {
             lease.lease_id for lease in leases if not lease.is_reserved
         }
-        for record in world.state.records:
-            on_disk = world.directories.get(record.stream_id, set())
-            to_go = {job.directory for job in world.jobs if hasattr(job, "directory")}
+        for record in harness.state.records:
+            on_disk = harness.directories.get(record.stream_id, set())
+            to_go = {job.directory for job in harness.jobs if hasattr(job, "directory")}
             assert len(on_disk - to_go) <= 2, "one live and one superseded directory"
             assert record.nbytes <= QUOTA
             if record.is_static:
                 assert record.nbytes <= STREAM_QUOTA
-            if record.waiting:
+            if record.pending:
                 assert record.job is not Job.NONE, "who waits, waits for something"
-            producer = world.state.leases.producer_of(record.stream_id)
+            producer = harness.state.leases.producer_of(record.stream_id)
             if producer is not None and not producer.is_reserved:
                 assert record.files is not None
-                assert world.announced[record.stream_id] == (record.files.epoch, producer.client_id)
-        assert world.state.records.total_bytes <= QUOTA
-        assert world.state.records.total_bytes == sum(record.nbytes for record in world.state.records)
-        assert world.state.records.dynamic <= 2
-        assert world.state.records.dynamic == sum(not record.is_static for record in world.state.records)
-        for stream_id in world.announced:
-            assert world.state.records.get(stream_id) is not None, "only what is there is announced"
+                assert harness.announced[record.stream_id] == (record.files.epoch, producer.client_id)
+        assert harness.state.records.total_bytes <= QUOTA
+        assert harness.state.records.total_bytes == sum(record.nbytes for record in harness.state.records)
+        assert harness.state.records.dynamic <= 2
+        assert harness.state.records.dynamic == sum(not record.is_static for record in harness.state.records)
+        for stream_id in harness.announced:
+            assert harness.state.records.get(stream_id) is not None, "only what is there is announced"
 
-    def listen(self) -> None:
+    def poll(self) -> None:
         """What was said since the last look, in order."""
-        world = self.world
-        for message in world.sent[self.seen :]:
+        harness = self.harness
+        for message in harness.sent[self.seen :]:
             if isinstance(message, ShmAttachResponse) and message.code is ResponseCode.OK:
                 assert message.lease_id is not None
                 assert message.stream_id is not None
                 assert message.epoch is not None
                 if message.lease_id not in self.given:
                     self.given.add(message.lease_id)
-                    client, role = self.asked[message.correlation_id]
+                    client, role = self.correlation_id[message.correlation_id]
                     self.granted[message.lease_id] = (message, client, role)
                     floor = self.floor.get(message.stream_id, 0)
                     before = self.epochs.get(message.stream_id, 0)
@@ -177,23 +179,23 @@ class AnySequence(RuleBasedStateMachine):
                         self.floor[message.stream_id] = self.epochs[message.stream_id]
                 assert self.ended[message.lease_id] == 1, "every end is told once"
                 assert message.reason in LeaseRevokeReason
-        self.seen = len(world.sent)
-        for stream_id in {stream for stream, _, _ in world.history}:
+        self.seen = len(harness.sent)
+        for stream_id in {stream for stream, _, _ in harness.history}:
             # Every attach, end, change of layout and making of files is an announce of its own.
-            epochs = [epoch for stream, epoch, _ in world.history if stream == stream_id]
+            epochs = [epoch for stream, epoch, _ in harness.history if stream == stream_id]
             assert all(one < other for one, other in pairwise(epochs)), "the epoch grows at each event"
 
     def teardown(self) -> None:
-        world = self.world
-        world.refuse_files = world.announce_failure = None
+        harness = self.harness
+        harness.refuse_files = harness.announce_failure = None
         # Left alone, everything comes to rest: nobody waits, and no lease outlives its grace.
         for _ in range(4):
-            world.tick(20)
-            world.work()
+            harness.tick(20)
+            harness.work()
         self.promises_hold()
-        assert len(world.state.leases) == 0
-        assert all(len(found) <= 1 for found in world.directories.values())
-        assert not any(found for stream, found in world.directories.items() if stream != 10_000)
+        assert len(harness.state.leases) == 0
+        assert all(len(found) <= 1 for found in harness.directories.values())
+        assert not any(found for stream, found in harness.directories.items() if stream != 10_000)
         for lease_id in self.granted:
             assert self.ended[lease_id] == 1
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorpool.driver.discovery import PlanMetadata
-from tensorpool.driver.plan import Layout, StreamPlan
+from tensorpool.driver.plan import StreamLayout, StreamPlan
 from tensorpool.sbe import DataSourceAnnounce, DataSourceMeta, decode
 
 PERIOD_NS = 1_000
 
 
 def plan(stream_id: int, name: str = "", **words: object) -> StreamPlan:
-    return StreamPlan(stream_id, Layout(4, (4096,)), is_static=True, name=name, **words)  # type: ignore[arg-type]
+    return StreamPlan(stream_id, StreamLayout(4, (4096,)), is_static=True, name=name, **words)  # type: ignore[arg-type]
 
 
 def names(messages: object) -> list[str]:
@@ -20,7 +20,7 @@ def names(messages: object) -> list[str]:
     return [one.name for one in found if isinstance(one, DataSourceAnnounce)]
 
 
-def test_a_stream_s_words_are_said_at_once_and_once_a_period() -> None:
+def test_plan_metadata_is_published_at_once_and_every_period() -> None:
     plans = {1: plan(1, "camera", tags=("a",), data_source_id=7)}
     words = PlanMetadata(plans.get, period_ns=PERIOD_NS)
     announce, meta = map(decode, words.put(1, 50, 9, 0))
@@ -42,7 +42,7 @@ def test_a_stream_s_words_are_said_at_once_and_once_a_period() -> None:
     assert names(words.due(2 * PERIOD_NS)) == ["camera"]
 
 
-def test_a_stream_without_words_is_known_and_not_spoken_of() -> None:
+def test_stream_without_metadata_is_known_and_not_published() -> None:
     words = PlanMetadata({1: plan(1)}.get, period_ns=PERIOD_NS)
     assert words.put(1, 50, 9, 0) == ()
     assert 1 in words
@@ -50,7 +50,7 @@ def test_a_stream_without_words_is_known_and_not_spoken_of() -> None:
     assert list(words.due(PERIOD_NS)) == []
 
 
-def test_a_plan_that_has_changed_is_said_as_it_is_now() -> None:
+def test_changed_plan_is_published_with_new_metadata() -> None:
     plans = {1: plan(1, "before")}
     words = PlanMetadata(plans.get, period_ns=PERIOD_NS)
     words.put(1, 50, 9, 0)
@@ -58,7 +58,7 @@ def test_a_plan_that_has_changed_is_said_as_it_is_now() -> None:
     assert names(words.due(PERIOD_NS)) == ["after"]
 
 
-def test_what_is_removed_is_no_longer_said_and_what_comes_again_is_said_once() -> None:
+def test_removed_stream_is_not_published_and_readded_once() -> None:
     plans = {1: plan(1, "camera")}
     words = PlanMetadata(plans.get, period_ns=PERIOD_NS)
     for _ in range(3):
@@ -71,7 +71,7 @@ def test_what_is_removed_is_no_longer_said_and_what_comes_again_is_said_once() -
     assert names(words.due(10 * PERIOD_NS)) == ["camera"]
 
 
-def test_many_streams_that_are_due_at_once_are_said_a_few_at_a_time() -> None:
+def test_due_streams_are_published_a_few_at_a_time() -> None:
     plans = {number: plan(number, f"n{number}") for number in range(1, 101)}
     words = PlanMetadata(plans.get, period_ns=PERIOD_NS)
     for number in plans:
@@ -82,14 +82,14 @@ def test_many_streams_that_are_due_at_once_are_said_a_few_at_a_time() -> None:
     assert heard == [f"n{number}" for number in range(1, 101)]
 
 
-def test_a_name_that_is_too_long_for_the_wire_is_left_out() -> None:
+def test_too_long_name_is_omitted() -> None:
     words = PlanMetadata({1: plan(1, "é" * 129, tags=("a",))}.get, period_ns=PERIOD_NS)
     announce, _ = map(decode, words.put(1, 50, 9, 0))
     assert isinstance(announce, DataSourceAnnounce)
     assert announce.name == ""
 
 
-def test_what_others_say_of_a_stream_holds_where_the_plan_says_nothing() -> None:
+def test_foreign_metadata_is_valid_if_the_plan_has_none() -> None:
     plans = {1: plan(1, "camera"), 2: plan(2)}
     words = PlanMetadata(plans.get, period_ns=PERIOD_NS)
     own = words.put(1, 50, 9, 0)

@@ -47,24 +47,24 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
     return [(record.levelno, record.getMessage()) for record in caplog.records]
 
 
-def test_each_decision_names_who_what_and_why(lines: list[tuple[int, str]]) -> None:
+def test_each_decision_is_logged_with_client_and_reason(lines: list[tuple[int, str]]) -> None:
     assert [text for _, text in lines] == [
-        "lease 5 of stream 10000, epoch 9, given to client 77",
+        "lease 5 of stream 10000, epoch 9, granted to client 77",
         "client 77 refused, REJECTED: why",
         "client 77 refused, INTERNAL_ERROR: why",
         "lease 5 of stream 10000, producer, client 77, has ended, expired: no keepalive came in time",
-        "telling all clients of the end: normal",
+        "announcing the shutdown to all clients: normal",
     ]
 
 
-def test_only_what_the_driver_could_not_do_is_a_warning(lines: list[tuple[int, str]]) -> None:
+def test_only_internal_errors_are_logged_as_warnings(lines: list[tuple[int, str]]) -> None:
     """An embedded driver shares the program's log: the usual comings and goings are not its user's worry."""
     assert [text for level, text in lines if level > logging.INFO] == [
         "client 77 refused, INTERNAL_ERROR: why"
     ]
 
 
-def test_an_answer_that_is_given_again_is_no_new_decision(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_response_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     log_decision(ShmDriverShutdown(timestamp_ns=0, reason=ShutdownReason.NORMAL), is_repeat=True)
     assert not caplog.records

@@ -1,4 +1,4 @@
-"""What clients, strangers and a service's own author get wrong, and what must not come of it."""
+"""Faulty requests and faulty services: edge cases that a service must survive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensorpool.service.config import ServiceSettings
 from tensorpool.transport.channels import ServiceStreams
 
 
-class Awkward(Service, name="awkward"):
+class EdgeCaseService(Service, name="edge_cases"):
     mask = Property(b"")
     label = Property("a")
     levels = Property(np.zeros(2, "f4"), minimum=0.0)
@@ -33,47 +33,47 @@ class Awkward(Service, name="awkward"):
 
 
 def ask(service: Service, key: str, value: Any = None, correlation_id: int = 1) -> list[tuple[str, Any]]:
-    events = service.handle(Event("service:awkward", key, value, correlation_id))
+    events = service.handle(Event("service:edge_cases", key, value, correlation_id))
     return [(e.key, e.value) for e in events if e.encode()]
 
 
-def test_arguments_that_are_nested_without_end_are_refused() -> None:
-    [(key, why)] = ask(Awkward(), "fail()", "[" * 100_000)
+def test_deeply_nested_arguments_are_rejected() -> None:
+    [(key, why)] = ask(EdgeCaseService(), "fail()", "[" * 100_000)
     assert key == "fail().error"
     assert "not JSON" in why
 
 
-def test_a_value_that_was_accepted_is_echoed_whatever_on_set_does() -> None:
-    service = Awkward()
+def test_accepted_value_is_echoed_even_if_on_set_fails() -> None:
+    service = EdgeCaseService()
     assert ask(service, "label", "boom") == [("label", "boom")]
     assert service.label == "boom"
 
 
-def test_an_error_whose_text_is_no_text_is_told_all_the_same() -> None:
-    assert ask(Awkward(), "fail()")[1] == ("fail().failed", "RuntimeError: no text: ?")
+def test_error_with_unencodable_text_is_reported() -> None:
+    assert ask(EdgeCaseService(), "fail()")[1] == ("fail().failed", "RuntimeError: no text: ?")
 
 
-def test_an_answer_that_has_no_place_on_the_wire_is_the_publisher_s_to_tell() -> None:
-    service = Awkward()
+def test_reply_that_cannot_be_encoded_is_left_to_the_agent() -> None:
+    service = EdgeCaseService()
     service.count = 1 << 70
-    asked = Event("service:awkward", "count", None, 9)
-    list(service.tell())
+    request = Event("service:edge_cases", "count", None, 9)
+    list(service.take_events())
     for _ in range(2):
-        # The second time it is recalled.
-        assert [(one.key, one.value) for one in service.handle(asked)] == [("count", 1 << 70)]
+        # The second time the reply comes from the cache.
+        assert [(reply.key, reply.value) for reply in service.handle(request)] == [("count", 1 << 70)]
     assert ask(service, "label", correlation_id=10) == [("label", "a")]
 
 
-def test_values_that_numpy_takes_for_equal_are_still_changes() -> None:
-    service = Awkward()
+def test_values_that_numpy_considers_equal_are_changes() -> None:
+    service = EdgeCaseService()
     service.mask = b"\x00\x00"
     assert service.mask == b"\x00\x00"
     service.label = "a\0"
-    assert [(e.key, e.value) for e in service.tell()] == [("mask", b"\x00\x00"), ("label", "a\0")]
+    assert [(e.key, e.value) for e in service.take_events()] == [("mask", b"\x00\x00"), ("label", "a\0")]
 
 
 def test_arrays_and_numpy_numbers_are_properties_too() -> None:
-    service = Awkward()
+    service = EdgeCaseService()
     assert ask(service, "gain", 2.5) == [("gain", 2.5)]
     [(key, value)] = ask(service, "levels", np.array([1, 2, 3], "f8"), correlation_id=2)
     assert (key, value.tolist(), value.dtype) == ("levels", [1.0, 2.0, 3.0], np.dtype("f4"))
@@ -82,8 +82,8 @@ def test_arrays_and_numpy_numbers_are_properties_too() -> None:
     assert ask(service, "describe()", correlation_id=6)[1][0] == "describe().result"
 
 
-def test_an_id_that_was_used_for_another_request_is_refused() -> None:
-    service = Awkward()
+def test_reused_correlation_id_is_rejected() -> None:
+    service = EdgeCaseService()
     ask(service, "label", correlation_id=7)
     [(key, why)] = ask(service, "label", "b", correlation_id=7)
     assert key == "label.error"
@@ -91,23 +91,23 @@ def test_an_id_that_was_used_for_another_request_is_refused() -> None:
     assert service.label == "a"
 
 
-def test_the_memory_of_answers_is_bounded_in_bytes() -> None:
-    service = Awkward()
+def test_reply_cache_is_bounded_in_bytes() -> None:
+    service = EdgeCaseService()
     for number in range(1, 60):
         ask(service, "label", "x" * 500_000, correlation_id=number)
-    assert service._answered._bytes <= 4 << 20
-    assert len(service._answered) < 10
+    assert service._replies._bytes <= 4 << 20
+    assert len(service._replies) < 10
 
 
 def test_no_change_is_lost_between_threads() -> None:
-    service = Awkward()
+    service = EdgeCaseService()
     seen: list[Event] = []
     done = threading.Event()
 
     def listen() -> None:
         while not done.is_set():
-            seen.extend(service.tell())
-        seen.extend(service.tell())
+            seen.extend(service.take_events())
+        seen.extend(service.take_events())
 
     listener = threading.Thread(target=listen)
     listener.start()
@@ -118,9 +118,9 @@ def test_no_change_is_lost_between_threads() -> None:
     assert [e.value for e in seen] == [str(n) for n in range(50_000)]
 
 
-def test_an_empty_token_and_one_stream_for_both_are_refused() -> None:
-    with pytest.raises(ConfigError, match="protect nothing"):
-        Awkward(token="")
+def test_empty_token_and_shared_stream_are_refused() -> None:
+    with pytest.raises(ConfigError, match="the token is empty"):
+        EdgeCaseService(token="")
     with pytest.raises(ConfigError, match="answer itself"):
         ServiceStreams(control=5, status=5)
     with pytest.raises(InvalidConfig) as error:
@@ -128,8 +128,8 @@ def test_an_empty_token_and_one_stream_for_both_are_refused() -> None:
     assert {problem.key for problem in error.value.problems} == {"service.token", "service.status_stream_id"}
 
 
-def test_names_that_would_shadow_the_service_are_refused_where_they_are_declared() -> None:
-    with pytest.raises(TypeError, match="every service has something of that name"):
+def test_names_that_shadow_the_base_class_are_refused() -> None:
+    with pytest.raises(TypeError, match="has a member of that name"):
 
         class Shadow(Service, name="shadow"):
             tags = Property(1)  # type: ignore[assignment]

@@ -20,19 +20,19 @@ from tensorpool.sbe import (
     ShmLeaseRevoked,
     ShutdownReason,
 )
-from tests.unit.driver.party import IDS, PERIOD_NS, STREAM, Client, agent
+from tests.unit.driver.agent_harness import IDS, PERIOD_NS, STREAM, RawClient, agent
 
 
 @pytest.mark.requirement("driver-4.11-1", "driver-14-3")
 def test_an_embedded_driver_is_the_same_driver(
-    embed: Callable[..., EmbeddedDriver], join: Callable[..., Client], shm_base: Path
+    embed: Callable[..., EmbeddedDriver], raw_client: Callable[..., RawClient], shm_base: Path
 ) -> None:
     with embed(any_stream=True) as driver:
         assert driver.is_ready
         found = read_holder(shm_base, "default")
         assert found is not None
         assert (found.embedded, found.control_stream_id) == (True, IDS.control)
-        client = join()
+        client = raw_client()
         granted = client.attach(7, 5, Role.PRODUCER)
         assert granted.code is ResponseCode.OK
         assert Path(_native.parse_region_uri(granted.header_region_uri)[0]).is_relative_to(shm_base)
@@ -40,22 +40,25 @@ def test_an_embedded_driver_is_the_same_driver(
     assert client.next(ShmDriverShutdown).reason is ShutdownReason.NORMAL
 
 
-def test_without_a_media_driver_there_is_no_embedded_driver(
-    on: _native.Conductor, media_driver: Path, shm_base: Path
+def test_embedded_driver_needs_a_media_driver(
+    conductor: _native.Conductor, media_driver: Path, shm_base: Path
 ) -> None:
-    on.close()
+    conductor.close()
     with pytest.raises((MediaDriverUnavailable, ValueError)):
-        EmbeddedDriver(agent(on, media_driver, shm_base), timeout=0.2)
+        EmbeddedDriver(agent(conductor, media_driver, shm_base), timeout=0.2)
     assert read_holder(shm_base, "default") is None
     assert list(shm_base.iterdir()) == []
 
 
 @pytest.mark.requirement("driver-4.4-6")
-def test_status_streams_and_leases_as_others_see_them(
-    embed: Callable[..., EmbeddedDriver], join: Callable[..., Client], shm_base: Path, media_driver: Path
+def test_service_returns_status_streams_and_leases(
+    embed: Callable[..., EmbeddedDriver],
+    raw_client: Callable[..., RawClient],
+    shm_base: Path,
+    media_driver: Path,
 ) -> None:
     embed(quota_bytes=1 << 30)
-    client = join()
+    client = raw_client()
     granted = client.attach(STREAM, 5, Role.PRODUCER)
     client.attach(STREAM, 6, Role.CONSUMER)
     with client.service() as service:
@@ -100,11 +103,13 @@ def test_status_streams_and_leases_as_others_see_them(
         assert leases[0]["expires_in_s"] <= 3
 
 
-def test_lists_come_in_parts(embed: Callable[..., EmbeddedDriver], join: Callable[..., Client]) -> None:
+def test_service_lists_come_in_parts(
+    embed: Callable[..., EmbeddedDriver], raw_client: Callable[..., RawClient]
+) -> None:
     embed(
         streams=tuple(StreamSettings(stream_id=n, name="x" * 200, tags=("y" * 200,)) for n in range(1, 1001))
     )
-    client = join()
+    client = raw_client()
     with client.service() as service:
         found: list = []
         while part := service.call("streams", first=found[-1]["stream_id"] + 1 if found else None):
@@ -116,28 +121,30 @@ def test_lists_come_in_parts(embed: Callable[..., EmbeddedDriver], join: Callabl
                 service.call("streams", words)
 
 
-def test_provision_by_command(embed: Callable[..., EmbeddedDriver], join: Callable[..., Client]) -> None:
+def test_provision_by_command(
+    embed: Callable[..., EmbeddedDriver], raw_client: Callable[..., RawClient]
+) -> None:
     with embed():
-        client = join()
+        client = raw_client()
         with client.service(token=None) as service:
             row = service.call("provision", stream_id=20_000, nslots=2, pools=["4KiB"], name="cam")
             assert (row["nslots"], row["pools"], row["name"], row["state"]) == (2, [4096], "cam", "absent")
             assert client.attach(20_000, 5, Role.PRODUCER).header_nslots == 2
-            with pytest.raises(Exception, match="it can get 4 slots of 4KiB when that has detached"):
+            with pytest.raises(Exception, match="it can get 4 slots of 4KiB when the producer has detached"):
                 service.call("provision", stream_id=20_000, nslots=4)
             with pytest.raises(Exception, match="from 20000 to 29999 only"):
                 service.call("provision", stream_id=5)
     # The next driver still knows.
     embed()
-    with join().service() as service:
+    with raw_client().service() as service:
         assert [one["name"] for one in service.call("streams")] == ["camera-1", "cam"]
 
 
-def test_revoke_by_command_takes_the_token(
-    embed: Callable[..., EmbeddedDriver], join: Callable[..., Client]
+def test_revoke_command_needs_the_token(
+    embed: Callable[..., EmbeddedDriver], raw_client: Callable[..., RawClient]
 ) -> None:
     embed()
-    client = join()
+    client = raw_client()
     granted = client.attach(STREAM, 5, Role.PRODUCER)
     with (
         client.service(token="wrong") as service,
@@ -156,23 +163,23 @@ def test_revoke_by_command_takes_the_token(
     assert client.announce(STREAM, granted.epoch).producer_id == 0
 
 
-def test_without_a_token_the_commands_that_do_harm_are_refused(
-    embed: Callable[..., EmbeddedDriver], join: Callable[..., Client]
+def test_dangerous_commands_are_refused_without_a_token(
+    embed: Callable[..., EmbeddedDriver], raw_client: Callable[..., RawClient]
 ) -> None:
     driver = embed(token=None)
-    with join().service() as service:
+    with raw_client().service() as service:
         for name in ("revoke", "stop"):
-            with pytest.raises(RequestRejected, match="has none configured"):
+            with pytest.raises(RequestRejected, match="has no token"):
                 service.call(name)
     assert driver.is_running
 
 
 @pytest.mark.requirement("driver-4.12-1", "driver-4.12-2")
 def test_stop_by_command(
-    embed: Callable[..., EmbeddedDriver], join: Callable[..., Client], wait_until: Callable[..., Any]
+    embed: Callable[..., EmbeddedDriver], raw_client: Callable[..., RawClient], wait_until: Callable[..., Any]
 ) -> None:
     driver = embed()
-    client = join()
+    client = raw_client()
     client.attach(STREAM, 5, Role.PRODUCER)
     with client.service() as service:
         assert service.call("stop", reason="over") == {"pid": os.getpid(), "leases": 1}

@@ -1,4 +1,4 @@
-"""A driver's state machine with a world around it that a test turns by hand: clock, files, announces."""
+"""A driver's state machine with a harness around it that a test turns by hand: clock, files, announces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tensorpool.driver.actions import (
 )
 from tensorpool.driver.config import DriverSettings
 from tensorpool.driver.leases import Refusal
-from tensorpool.driver.plan import Layout
+from tensorpool.driver.plan import StreamLayout
 from tensorpool.driver.state import DriverState
 from tensorpool.sbe import (
     LeaseRevokeReason,
@@ -45,12 +45,12 @@ KIB = 1024
 FileJob = MakeFiles | AssignFiles | RemoveFiles
 
 
-def layout(nslots: int = 8, *strides: int) -> Layout:
-    return Layout(nslots, strides or (64 * KIB, 1024 * KIB, 4096 * KIB))
+def layout(nslots: int = 8, *strides: int) -> StreamLayout:
+    return StreamLayout(nslots, strides or (64 * KIB, 1024 * KIB, 4096 * KIB))
 
 
-class World:
-    """What the agent does for the state machine, one step at a time."""
+class StateHarness:
+    """A driver's state machine with its agent's actions in memory, one step at a time."""
 
     def __init__(self, *, has_hugepages: bool = False, first_lease_id: int = 1, **settings: Any) -> None:
         self.state = DriverState(
@@ -72,11 +72,11 @@ class World:
 
     # --- actions
 
-    def do(self, actions: list[Action]) -> None:
+    def perform(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
                 case Send(message):
-                    # What cannot be encoded could never be sent.
+                    # Every message must be encodable.
                     assert message.encode()
                     self.sent.append(message)
                 case MakeFiles() | AssignFiles() | RemoveFiles():
@@ -86,7 +86,7 @@ class World:
                         assert files.directory in self.directories[stream_id]
                         self.announced[stream_id] = (files.epoch, producer_id)
                         self.history.append((stream_id, files.epoch, producer_id))
-                    self.do(self.state.on_announced(stream_id, self.announce_failure, self.now))
+                    self.perform(self.state.on_announced(stream_id, self.announce_failure, self.now))
                 case Withdraw(stream_id):
                     self.announced.pop(stream_id, None)
                 case SaveProvisions():
@@ -95,39 +95,39 @@ class World:
                     self.stops.append(action)
 
     def work(self, count: int = 1000) -> None:
-        """Does file work, up to `count` jobs, those that come up meanwhile too."""
+        """Runs up to `count` file jobs, including those that are added meanwhile."""
         for _ in range(count):
             if not self.jobs:
                 return
-            self.do(self.state.on_files(self._done(self.jobs.pop(0)), self.now))
+            self.perform(self.state.on_files(self._done(self.jobs.pop(0)), self.now))
 
     def _done(self, job: FileJob) -> FilesReady | FilesFailed | FilesRemoved:
         if isinstance(job, RemoveFiles):
             self.directories[job.stream_id].remove(job.directory)
             return FilesRemoved(job.stream_id, job.directory)
         stream_id = job.plan.stream_id
-        there = self.directories.setdefault(stream_id, set())
+        directories = self.directories.setdefault(stream_id, set())
         if isinstance(job, AssignFiles):
-            there.remove(job.files.directory)
+            directories.remove(job.files.directory)
         if self.refuse_files is not None:
             return FilesFailed(stream_id, self.refuse_files)
         epoch = self.marks[stream_id] = self.marks.get(stream_id, 0) + 1
-        made = Layout.of_files(job.files) if isinstance(job, AssignFiles) else job.plan.layout
+        made = StreamLayout.from_files(job.files) if isinstance(job, AssignFiles) else job.plan.layout
         files = fake_files(stream_id, epoch, made)
-        there.add(files.directory)
+        directories.add(files.directory)
         return FilesReady(stream_id, files)
 
     # --- events
 
-    def say(self, message: Message | bytes) -> None:
+    def send(self, message: Message | bytes) -> None:
         data = message if isinstance(message, bytes) else message.encode()
-        self.do(self.state.on_message(data, self.now))
+        self.perform(self.state.on_message(data, self.now))
 
     def tick(self, seconds: float = 0.0, *, drained: bool = True) -> None:
         self.now += round(seconds * S)
-        self.do(self.state.on_tick(self.now, drained=drained))
+        self.perform(self.state.on_tick(self.now, drained=drained))
 
-    def ask(
+    def request_attach(
         self,
         stream_id: int,
         client_id: int,
@@ -136,7 +136,7 @@ class World:
         mode: PublishMode | None = PublishMode.EXISTING_OR_CREATE,
         **rest: Any,
     ) -> int:
-        """Sends an attach; gives its correlation id."""
+        """Sends an attach request. Returns its correlation id."""
         self._correlation += 1
         correlation = client_id << 32 | self._correlation
         correlation -= (1 << 64) if correlation >= 1 << 63 else 0
@@ -148,26 +148,26 @@ class World:
             publish_mode=mode,
             **rest,
         )
-        self.say(request)
+        self.send(request)
         return correlation
 
     def attach(self, stream_id: int, client_id: int, role: Role = Role.CONSUMER, **rest: Any) -> Any:
-        """An attach from beginning to end, file work included."""
-        correlation = self.ask(stream_id, client_id, role, **rest)
+        """Sends an attach request and runs all file work. Returns the response."""
+        correlation = self.request_attach(stream_id, client_id, role, **rest)
         self.work()
-        answer = self.answer(correlation)
-        assert isinstance(answer, ShmAttachResponse)
-        return answer
+        response = self.response(correlation)
+        assert isinstance(response, ShmAttachResponse)
+        return response
 
     def producer(self, stream_id: int, client_id: int, **rest: Any) -> Any:
-        answer = self.attach(stream_id, client_id, Role.PRODUCER, **rest)
-        assert answer.code is ResponseCode.OK, answer.error_message
-        return answer
+        response = self.attach(stream_id, client_id, Role.PRODUCER, **rest)
+        assert response.code is ResponseCode.OK, response.error_message
+        return response
 
     def detach(self, granted: ShmAttachResponse, client_id: int, role: Role, correlation: int = 7) -> None:
         assert granted.lease_id is not None
         assert granted.stream_id is not None
-        self.say(
+        self.send(
             ShmDetachRequest(
                 correlation_id=correlation,
                 lease_id=granted.lease_id,
@@ -178,33 +178,33 @@ class World:
         )
 
     def keep_alive(self, granted: ShmAttachResponse, client_id: int, role: Role, **wrong: Any) -> None:
-        words: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "lease_id": granted.lease_id,
             "stream_id": granted.stream_id,
             "client_id": client_id,
             "role": role,
             "client_timestamp_ns": self.now,
         }
-        self.say(ShmLeaseKeepalive(**(words | wrong)))
+        self.send(ShmLeaseKeepalive(**(fields | wrong)))
 
-    # --- what was said
+    # --- sent messages
 
-    def answer(self, correlation_id: int) -> Any:
-        """The answer to a request; fails if there is not exactly one."""
-        found = [one for one in self.sent if getattr(one, "correlation_id", None) == correlation_id]
-        assert len(found) == 1, found
-        return found[0]
+    def response(self, correlation_id: int) -> Any:
+        """The only response to a request."""
+        matching = [one for one in self.sent if getattr(one, "correlation_id", None) == correlation_id]
+        assert len(matching) == 1, matching
+        return matching[0]
 
     def refusal(self, correlation_id: int) -> tuple[ResponseCode, str]:
-        answer = self.answer(correlation_id)
-        assert isinstance(answer, ShmAttachResponse | ShmAttachResponseR2)
-        return answer.code, answer.error_message
+        response = self.response(correlation_id)
+        assert isinstance(response, ShmAttachResponse | ShmAttachResponseR2)
+        return response.code, response.error_message
 
     def notices(self) -> list[tuple[int, LeaseRevokeReason]]:
         return [(one.lease_id, one.reason) for one in self.sent if isinstance(one, ShmLeaseRevoked)]
 
 
-def fake_files(stream_id: int, epoch: int, shape: Layout) -> EpochFiles:
+def fake_files(stream_id: int, epoch: int, shape: StreamLayout) -> EpochFiles:
     directory = Path(f"/base/tensorpool-user/default/{stream_id}/{epoch}")
     pools = [
         PoolFile(pool_id, stride, f"shm:file?path={directory}/{pool_id}.pool")
