@@ -1,4 +1,4 @@
-"""How commands speak: figures in words, tables that fit, examples in every help."""
+"""Output of commands: help with examples, formats of figures, tables that fit."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ LEASE = {
 
 def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     yield path
-    for name, one in getattr(group, "commands", {}).items():
-        yield from commands(one, (*path, name))
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, (*path, name))
 
 
 @pytest.mark.parametrize("path", list(commands(cli)), ids=" ".join)
-def test_every_help_fits_eighty_columns(path: tuple[str, ...]) -> None:
+def test_help_fits_eighty_columns(path: tuple[str, ...]) -> None:
     done = CliRunner().invoke(cli, [*path, "--help"], terminal_width=80)
     assert done.exit_code == 0
     assert max(map(len, done.output.splitlines())) <= 80
     assert "..." not in done.output.partition("Commands:")[2], "sentences are whole"
 
 
-@pytest.mark.parametrize("path", [one for one in commands(cli) if one], ids=" ".join)
+@pytest.mark.parametrize("path", [path for path in commands(cli) if path], ids=" ".join)
 def test_help_has_examples(path: tuple[str, ...]) -> None:
     output = CliRunner().invoke(cli, [*path, "--help"], terminal_width=80).output
     assert "Examples:" in output
@@ -48,7 +48,7 @@ def test_help_has_examples(path: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("path", list(commands(cli)), ids=" ".join)
-def test_examples_are_of_streams_that_a_driver_makes_without_configuration(path: tuple[str, ...]) -> None:
+def test_help_examples_use_dynamic_stream_ids(path: tuple[str, ...]) -> None:
     output = CliRunner().invoke(cli, [*path, "--help"], terminal_width=80).output
     settings = DriverSettings()
     for shown in re.findall(r"(?:--stream |--map |stream \w+ |limit |redirect |release )(\d+)", output):
@@ -56,37 +56,37 @@ def test_examples_are_of_streams_that_a_driver_makes_without_configuration(path:
 
 
 @pytest.mark.parametrize("path", list(commands(cli)), ids=" ".join)
-def test_no_help_shows_a_default_that_is_nothing(path: tuple[str, ...]) -> None:
+def test_help_shows_no_empty_default(path: tuple[str, ...]) -> None:
     assert "[default: ]" not in CliRunner().invoke(cli, [*path, "--help"], terminal_width=80).output
 
 
 @pytest.mark.parametrize(
-    "words", [("stream", "info", "camera 1"), ("driver", "leases", "--stream", "camera 1")], ids=" ".join
+    "arguments", [("stream", "info", "camera 1"), ("driver", "leases", "--stream", "camera 1")], ids=" ".join
 )
-def test_who_gives_a_name_for_a_number_is_told_how_to_find_it(words: tuple[str, ...]) -> None:
-    done = CliRunner().invoke(cli, words)
+def test_name_instead_of_a_stream_id_names_discover(arguments: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 2
     assert "tensorpool discover --name 'camera 1'" in " ".join(done.output.split())
 
 
-def test_a_number_that_no_stream_has_is_refused() -> None:
+def test_invalid_stream_id_is_rejected() -> None:
     done = CliRunner().invoke(cli, ["stream", "info", "0"])
     assert (done.exit_code, "not in the range" in done.output) == (2, True)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "text"),
     [
         (0.0000015, "2 µs"), (0.25, "250 ms"), (1.0, "1.0 s"), (119.0, "119.0 s"), (600, "10 min"),
         (7200, "2 h"), (200_000, "2 d"), (float("nan"), "?"), (-0.5, "-500 ms"),
     ],
 )  # fmt: skip
-def test_spans(seconds: float, words: str) -> None:
-    assert format_duration(seconds) == words
+def test_format_duration(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
-    ("size", "words"),
+    ("size", "text"),
     [
         (0, "0 B"),
         (1023, "1023 B"),
@@ -96,11 +96,11 @@ def test_spans(seconds: float, words: str) -> None:
         (1 << 50, "1024 TiB"),
     ],
 )
-def test_sizes(size: int, words: str) -> None:
-    assert format_bytes(size) == words
+def test_format_bytes(size: int, text: str) -> None:
+    assert format_bytes(size) == text
 
 
-def test_shapes() -> None:
+def test_format_shape() -> None:
     assert [format_shape((2, 3)), format_shape((7,)), format_shape(()), format_shape(None)] == [
         "2x3",
         "7",
@@ -109,7 +109,7 @@ def test_shapes() -> None:
     ]
 
 
-def test_leases_fit_eighty_columns_with_the_longest_ids() -> None:
+def test_leases_with_the_longest_ids_fit_eighty_columns() -> None:
     screen = Console(width=80, record=True, file=None)
     with screen.capture() as captured:
         screen.print(leases_table([LEASE], with_stream=True))
@@ -124,7 +124,7 @@ def test_leases_fit_eighty_columns_with_the_longest_ids() -> None:
     assert "left" not in captured.get()
 
 
-def test_names_give_way_where_a_table_is_too_wide_and_numbers_stay_whole(
+def test_wide_table_cuts_names_and_not_numbers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
@@ -139,7 +139,7 @@ def test_names_give_way_where_a_table_is_too_wide_and_numbers_stay_whole(
     assert name.endswith("…")
 
 
-def test_numbers_stay_whole_however_narrow_the_terminal_is(
+def test_narrow_terminal_does_not_cut_numbers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "30")
@@ -154,7 +154,7 @@ def test_numbers_stay_whole_however_narrow_the_terminal_is(
     assert "…" not in lease
 
 
-def test_a_name_that_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_markup_in_names_is_printed_literally(capsys: pytest.CaptureFixture[str]) -> None:
     table = columns("name")
     table.add_row("[/red] :smile: [bold]")
     console().print(table)
