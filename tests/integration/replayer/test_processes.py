@@ -32,7 +32,7 @@ def seq_of(timestamp_ns: int) -> int:
     return (timestamp_ns - 1_000) // 10
 
 
-def begin(fleet: Deployment, player: RemoteProcess, root: Path, **options: Any) -> None:
+def begin(deployment: Deployment, player: RemoteProcess, root: Path, **options: Any) -> None:
     """Until the driver has noticed a death, the stream has a producer."""
 
     def begins() -> bool:
@@ -44,35 +44,37 @@ def begin(fleet: Deployment, player: RemoteProcess, root: Path, **options: Any) 
             return False
         return True
 
-    fleet.until(begins)
+    deployment.until(begins)
 
 
 @pytest.fixture
-def played(fleet: Deployment, root: Path) -> Path:
-    record(root, fleet.stream_id, frames=FRAMES, every_ns=5 * MS)
-    fleet.driver()
+def played(deployment: Deployment, root: Path) -> Path:
+    record(root, deployment.stream_id, frames=FRAMES, every_ns=5 * MS)
+    deployment.driver()
     return root
 
 
-def test_a_replayer_that_is_killed_leaves_the_stream_to_the_next(fleet: Deployment, played: Path) -> None:
-    fleet.service()
-    ear = fleet.start(Ear, fleet.options, fleet.stream_id)
+def test_a_replayer_that_is_killed_leaves_the_stream_to_the_next(
+    deployment: Deployment, played: Path
+) -> None:
+    deployment.service()
+    ear = deployment.start(Ear, deployment.options, deployment.stream_id)
     for _ in range(3):
-        killed = fleet.start(Player, fleet.options)
+        killed = deployment.start(Player, deployment.options)
         before = len(ear.call("heard"))
-        begin(fleet, killed, played)
-        fleet.until(lambda before=before: len(ear.call("heard")) > before + 5)
+        begin(deployment, killed, played)
+        deployment.until(lambda before=before: len(ear.call("heard")) > before + 5)
         killed.kill()
-    player = fleet.start(Player, fleet.options)
-    begin(fleet, player, played, speed="max")
-    fleet.until(lambda: player.call("stats")["state"] == "ended")
-    wanted = checksums(played, fleet.stream_id)
+    player = deployment.start(Player, deployment.options)
+    begin(deployment, player, played, speed="max")
+    deployment.until(lambda: player.call("stats")["state"] == "ended")
+    wanted = checksums(played, deployment.stream_id)
 
     def last() -> list[int]:
         epochs = by_epoch(ear.call("heard"))
         return [crc32c for _, crc32c in epochs[max(epochs, key=int)]]
 
-    fleet.until(lambda: len(last()) == FRAMES)
+    deployment.until(lambda: len(last()) == FRAMES)
     assert last() == wanted
     for frames in by_epoch(ear.call("heard")).values():
         seqs = [seq_of(timestamp_ns) for timestamp_ns, _ in frames]
@@ -84,24 +86,26 @@ def test_a_replayer_that_is_killed_leaves_the_stream_to_the_next(fleet: Deployme
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["kill -9", "in order"])
-def test_a_replay_goes_on_when_the_driver_is_back(fleet: Deployment, played: Path, is_killed: bool) -> None:
-    service = fleet.service()
-    ear = fleet.start(Ear, fleet.options, fleet.stream_id)
-    player = fleet.start(Player, fleet.options)
-    begin(fleet, player, played)
-    fleet.until(lambda: len(ear.call("heard")) > 20)
+def test_a_replay_goes_on_when_the_driver_is_back(
+    deployment: Deployment, played: Path, is_killed: bool
+) -> None:
+    service = deployment.service()
+    ear = deployment.start(Ear, deployment.options, deployment.stream_id)
+    player = deployment.start(Player, deployment.options)
+    begin(deployment, player, played)
+    deployment.until(lambda: len(ear.call("heard")) > 20)
     if is_killed:
         service.kill()
     else:
         assert service.end() == 0
-        fleet.until(lambda: player.call("stats")["state"] == "away")
-    fleet.service()
-    fleet.until(lambda: player.call("stats")["state"] == "ended")
+        deployment.until(lambda: player.call("stats")["state"] == "away")
+    deployment.service()
+    deployment.until(lambda: player.call("stats")["state"] == "ended")
     stats = player.call("stats")
     assert stats["frames"] == FRAMES, "what could not go out was waited with, and then went out once"
     assert sum(stats["streams"][0]["outcomes"].values()) == FRAMES
-    wanted = checksums(played, fleet.stream_id)
-    fleet.until(lambda: seq_of(ear.call("heard")[-1][1]) == FRAMES - 1)
+    wanted = checksums(played, deployment.stream_id)
+    deployment.until(lambda: seq_of(ear.call("heard")[-1][1]) == FRAMES - 1)
     heard = ear.call("heard")
     seqs = [seq_of(timestamp_ns) for _, timestamp_ns, _ in heard]
     assert seqs == sorted(set(seqs)), "in order, none twice"
