@@ -263,7 +263,8 @@ producer = context.producer(stream)
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_script_that_never_closes_leaves_no_files(environment: Environment, script: str) -> None:
-    prelude = f"import numpy as np, tensorpool as tp\noptions, stream = {environment.options!r}, {environment.stream_id}\n"
+    options, stream = environment.options, environment.stream_id
+    prelude = f"import numpy as np, tensorpool as tp\noptions, stream = {options!r}, {stream}\n"
     result = subprocess.run(
         [sys.executable, "-c", prelude + SCRIPTS[script]],
         cwd=ROOT,

@@ -45,6 +45,11 @@ def step_clock(deployment: Deployment, tmp_path: Path) -> Iterator[Callable[[flo
         deployment.close()
 
 
+def keepalives(deployment: Deployment) -> int:
+    """Number of keepalives that the driver has received."""
+    return int(deployment.call_driver("status")["counters"]["keepalives"])
+
+
 @pytest.mark.requirement("driver-6-1", "driver-10-2")
 def test_epochs_grow_and_leases_last_across_clock_steps(
     deployment: Deployment, step_clock: Callable[[float], None]
@@ -55,14 +60,12 @@ def test_epochs_grow_and_leases_last_across_clock_steps(
     epoch, years = deployment.wait_epoch(consumer), set()
     for turn in range(ROUNDS):
         histories = [client.call("event_history") for client in (producer, consumer)]
-        keepalives = deployment.call_driver("status")["counters"]["keepalives"]
+        before = keepalives(deployment)
         seconds = STEPS_S[turn] if turn < len(STEPS_S) else random.choice(STEPS_S)
         step_clock(seconds)
         if seconds < LIVENESS_S:
             # No event occurs during the next keepalives.
-            deployment.until(
-                lambda: deployment.call_driver("status")["counters"]["keepalives"] > keepalives + 6
-            )  # noqa: B023
+            deployment.until(lambda: keepalives(deployment) > before + 6)  # noqa: B023
             assert [client.call("event_history") for client in (producer, consumer)] == histories
             assert deployment.wait_agreed(producer, [consumer]) == epoch
         else:
