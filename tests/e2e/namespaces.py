@@ -1,4 +1,4 @@
-"""Hosts as network namespaces on one machine: made and removed by the tests, skipped where not permitted."""
+"""Hosts as network namespaces on one machine. Tests skip without the permission to create them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import pytest
 
 from tests.e2e.commandline import CommandLine
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 CLOCK_S = 1_000_000
-"""How far the monotonic clock of a host in a time namespace is ahead."""
+"""Offset of the monotonic clock of a host in a time namespace."""
 
 CAMERA = """
 import numpy as np, sys, time, tensorpool as tp
@@ -42,36 +42,39 @@ with tp.open("driver", connect_timeout=60) as ctx, ctx.consumer(20000) as frames
 """
 
 
-def sh(*words: str, **more: Any) -> str:
-    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=PATIENCE_S, **more)
-    return done.stdout
+def sh(*command: str, **more: Any) -> str:
+    """Runs a command that has to succeed; returns its output."""
+    result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S, **more)
+    return result.stdout
 
 
-def why_not() -> str | None:
-    """Why there can be no hosts here; None if there can."""
+def skip_reason() -> str | None:
+    """Why namespaces cannot be created; None if they can."""
     if os.geteuid() != 0:
-        return "only root may make network namespaces"
+        return "only root may create network namespaces"
     if shutil.which("ip") is None or shutil.which("unshare") is None:
         return "ip or unshare is not installed"
-    tried = subprocess.run(
+    attempt = subprocess.run(
         ["unshare", "-n", "-T", "--monotonic", "1", "true"],
         check=False,
         capture_output=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
-    return None if tried.returncode == 0 else "network or time namespaces are not permitted here"
+    return None if attempt.returncode == 0 else "network or time namespaces are not permitted"
 
 
 @dataclass(frozen=True)
 class Network:
-    """Namespaces whose wires meet in a switch. The first host is 10.77.1.1."""
+    """Namespaces that are connected by a switch. The first host is 10.77.1.1."""
 
     hosts: tuple[str, ...]
 
-    def cut(self, host: int = 0) -> None:
+    def disconnect(self, host: int = 0) -> None:
+        """Takes the link of a host down."""
         sh("ip", "-n", self.hosts[host], "link", "set", "wire", "down")
 
-    def mend(self, host: int = 0) -> None:
+    def reconnect(self, host: int = 0) -> None:
+        """Brings the link of a host up."""
         sh("ip", "-n", self.hosts[host], "link", "set", "wire", "up")
         self._route_multicast(self.hosts[host])
 
@@ -82,19 +85,20 @@ class Network:
 
 @contextmanager
 def network(count: int) -> Iterator[Network]:
-    if (reason := why_not()) is not None:
+    """Creates a network of hosts, or skips the test."""
+    if (reason := skip_reason()) is not None:
         pytest.skip(reason)
-    mark = secrets.token_hex(3)
-    names, switch = tuple(f"tp{n}{mark}" for n in range(count)), f"tps{mark}"
+    suffix = secrets.token_hex(3)
+    names, switch = tuple(f"tp{n}{suffix}" for n in range(count)), f"tps{suffix}"
     with ExitStack() as stack:
         for name in (*names, switch):
             sh("ip", "netns", "add", name)
             stack.callback(sh, "ip", "netns", "del", name)
         try:
-            # Without a querier a switch that listens to who wants a group ends up forwarding to nobody.
+            # A switch with multicast snooping and no querier would forward multicast to no port.
             sh("ip", "-n", switch, "link", "add", "hub", "type", "bridge", "mcast_snooping", "0")
         except subprocess.CalledProcessError as error:
-            pytest.skip(f"no switch can be made here: {error.stderr}")
+            pytest.skip(f"cannot create a switch: {error.stderr}")
         sh("ip", "-n", switch, "link", "set", "hub", "up")
         for number, name in enumerate(names, start=1):
             port = f"port{number}"
@@ -108,8 +112,8 @@ def network(count: int) -> Iterator[Network]:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """Programs of one namespace."""
+class Host:
+    """A host: runs programs in one namespace."""
 
     prefix: tuple[str, ...]
     line: CommandLine
@@ -117,6 +121,7 @@ class Machine:
 
     @contextmanager
     def runs(self, *command: str, **streams: Any) -> Iterator[subprocess.Popen[str]]:
+        """Runs a Python program and kills it at the end of the block."""
         process = subprocess.Popen(
             [*self.prefix, sys.executable, *command], env=self.line.environment(), text=True, **streams
         )
@@ -126,36 +131,40 @@ class Machine:
             process.kill()
             process.communicate()
 
-    def role(self, *words: str) -> Any:
-        return self.runs("-m", "tensorpool", *words, "--config", str(self.config))
+    def role(self, *arguments: str) -> Any:
+        """Runs a `tensorpool` command with the configuration of the host."""
+        return self.runs("-m", "tensorpool", *arguments, "--config", str(self.config))
 
     def viewer(self) -> Any:
+        """Runs a consumer that prints its frames."""
         return self.runs("-c", VIEWER, stdout=subprocess.PIPE)
 
     def camera(self) -> Any:
+        """Runs a producer."""
         return self.runs("-c", CAMERA)
 
     def status(self) -> dict[str, Any] | None:
+        """Status of the bridge's mapping; None if no bridge answers."""
         command = [sys.executable, "-m", "tensorpool", "bridge", "status", "--json"]
-        done = subprocess.run(
+        result = subprocess.run(
             [*self.prefix, *command],
             env=self.line.environment(),
             capture_output=True,
             text=True,
             check=False,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
         )
-        if done.returncode:
+        if result.returncode:
             return None
-        found: dict[str, Any] = json.loads(done.stdout)["mappings"][0]
-        return found
+        mapping: dict[str, Any] = json.loads(result.stdout)["mappings"][0]
+        return mapping
 
     def adds_up(self, least: int) -> bool:
-        """Whether both ends' counters account for every frame."""
-        found = self.status()
-        if found is None or found["ledger"] is None:
+        """Whether more than `least` frames were delivered and the ledger of both ends adds up."""
+        mapping = self.status()
+        if mapping is None or mapping["ledger"] is None:
             return False
-        ledger = found["ledger"]
+        ledger = mapping["ledger"]
         return bool(
             ledger["delivered"] > least
             and ledger["exact"]
@@ -165,15 +174,15 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Workshop:
-    """Makes machines."""
+class HostFactory:
+    """Creates the hosts of one test."""
 
     aeron_dir: Path
     shm_base: Path
     tmp_path: Path
 
-    def machine(self, name: str, config: str, *, own_clock: bool = False) -> Machine:
-        """A host's programs, with a configuration of its own."""
+    def host(self, name: str, config: str, *, own_clock: bool = False) -> Host:
+        """A host with its own configuration and directories."""
         base, state = self.shm_base / name, self.tmp_path / f"state-{name}"
         base.mkdir(mode=0o700)
         state.mkdir(mode=0o700)
@@ -183,19 +192,19 @@ class Workshop:
         line = CommandLine(Path(f"{self.aeron_dir}-{name}"), base, more)
         clock = ("unshare", "-T", "--monotonic", str(CLOCK_S), "--fork", "--kill-child")
         prefix = ("ip", "netns", "exec", name, *(clock if own_clock else ()))
-        return Machine(prefix, line, file)
+        return Host(prefix, line, file)
 
 
 def seen(viewer: subprocess.Popen[str], count: int, after: int = -1) -> list[dict[str, Any]]:
-    """The next frames beyond a sequence; each is what was sent."""
+    """Next frames of a viewer after a sequence, each with the right content."""
     assert viewer.stdout is not None
-    found: list[dict[str, Any]] = []
-    deadline = time.monotonic() + PATIENCE_S
-    while len(found) < count:
-        assert time.monotonic() < deadline, found
+    frames: list[dict[str, Any]] = []
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(frames) < count:
+        assert time.monotonic() < deadline, frames
         text = viewer.stdout.readline()
         assert text, "the viewer has ended"
-        if text.startswith("{") and (one := json.loads(text))["seq"] > after:
-            assert one["right"], one
-            found.append(one)
-    return found
+        if text.startswith("{") and (frame := json.loads(text))["seq"] > after:
+            assert frame["right"], frame
+            frames.append(frame)
+    return frames

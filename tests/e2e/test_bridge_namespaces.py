@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests import leaks
-from tests.e2e.namespaces import CLOCK_S, PATIENCE_S, Machine, Workshop, network, seen, sh
+from tests.e2e.namespaces import CLOCK_S, TIMEOUT_S, Host, HostFactory, network, seen, sh
 from tests.e2e.pages import ROOT, blocks
 
 pytestmark = [
@@ -42,14 +42,14 @@ METADATA = 'metadata_channel = "aeron:udp?endpoint={address}:40102"'
 
 
 @pytest.fixture
-def workshop(aeron_dir: Path, shm_base: Path, tmp_path: Path) -> Iterator[Workshop]:
-    yield Workshop(aeron_dir, shm_base, tmp_path)
+def host_factory(aeron_dir: Path, shm_base: Path, tmp_path: Path) -> Iterator[HostFactory]:
+    yield HostFactory(aeron_dir, shm_base, tmp_path)
     for left in aeron_dir.parent.glob(f"{aeron_dir.name}-*"):
         leaks.remove(left)
 
 
 def start_drivers(
-    stack: ExitStack, machines: tuple[Machine, ...], wait_until: Callable[..., Any]
+    stack: ExitStack, machines: tuple[Host, ...], wait_until: Callable[..., Any]
 ) -> list[ExitStack]:
     """A driver on each; what ends it."""
     ends = []
@@ -57,7 +57,7 @@ def start_drivers(
         one = stack.enter_context(ExitStack())
         one.enter_context(machine.role("driver"))
         # Whoever attaches needs it; there is no ready file that both clocks would agree on.
-        wait_until((machine.line.aeron_dir / "cnc.dat").exists, timeout=PATIENCE_S)
+        wait_until((machine.line.aeron_dir / "cnc.dat").exists, timeout=TIMEOUT_S)
         ends.append(one)
     return ends
 
@@ -68,11 +68,11 @@ def unicast(address: str, **more: str) -> str:
 
 
 def test_frames_cross_between_namespaces_with_other_clocks_and_after_a_cut(
-    workshop: Workshop, wait_until: Callable[..., Any]
+    host_factory: HostFactory, wait_until: Callable[..., Any]
 ):
     with network(2) as net, ExitStack() as stack:
-        here = workshop.machine(net.hosts[0], unicast("10.77.1.2"))
-        there = workshop.machine(net.hosts[1], unicast("10.77.1.2"), own_clock=True)
+        here = host_factory.host(net.hosts[0], unicast("10.77.1.2"))
+        there = host_factory.host(net.hosts[1], unicast("10.77.1.2"), own_clock=True)
         start_drivers(stack, (here, there), wait_until)
         stack.enter_context(there.role("bridge", "--direction", "receive"))
         stack.enter_context(here.role("bridge"))
@@ -80,11 +80,11 @@ def test_frames_cross_between_namespaces_with_other_clocks_and_after_a_cut(
         stack.enter_context(here.camera())
         first = seen(viewer, 20)
         assert first[0]["now"] - time.monotonic() > CLOCK_S / 2, "the other host has another clock"
-        net.cut()
+        net.disconnect()
         time.sleep(1.0)
-        net.mend()
+        net.reconnect()
         seen(viewer, 20, after=first[-1]["seq"] + 150)
-        wait_until(lambda: there.adds_up(40), timeout=PATIENCE_S)
+        wait_until(lambda: there.adds_up(40), timeout=TIMEOUT_S)
 
 
 def to_group(host: int) -> dict[str, str]:
@@ -106,11 +106,11 @@ def to_each(host: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("channels", [to_group, to_each])
 def test_one_sender_serves_two_hosts_and_each_has_its_own_account(
-    workshop: Workshop, wait_until: Callable[..., Any], channels: Callable[[int], dict[str, str]]
+    host_factory: HostFactory, wait_until: Callable[..., Any], channels: Callable[[int], dict[str, str]]
 ):
     with network(3) as net, ExitStack() as stack:
         machines = tuple(
-            workshop.machine(
+            host_factory.host(
                 name,
                 CONFIG.format(**channels(number), more="forward_metadata = false"),
                 own_clock=number == 3,
@@ -126,19 +126,21 @@ def test_one_sender_serves_two_hosts_and_each_has_its_own_account(
         stack.enter_context(here.camera())
         first = [seen(viewer, 20)[-1]["seq"] for viewer in viewers]
         # One of the two is cut off: the other goes on, and the one comes back.
-        net.cut(2)
+        net.disconnect(2)
         seen(viewers[0], 20, after=first[0] + 200)
-        net.mend(2)
+        net.reconnect(2)
         seen(viewers[1], 20, after=first[1] + 400)
         for machine in others:
-            wait_until(lambda machine=machine: machine.adds_up(40), timeout=PATIENCE_S)
+            wait_until(lambda machine=machine: machine.adds_up(40), timeout=TIMEOUT_S)
 
 
 @pytest.mark.parametrize("end", ["sender", "receiver", "the camera's driver", "the other driver"])
-def test_whoever_dies_comes_back_without_help(workshop: Workshop, wait_until: Callable[..., Any], end: str):
+def test_whoever_dies_comes_back_without_help(
+    host_factory: HostFactory, wait_until: Callable[..., Any], end: str
+):
     with network(2) as net, ExitStack() as stack:
-        here, there = (workshop.machine(name, unicast("10.77.1.2")) for name in net.hosts)
-        ends: dict[str, tuple[Machine, tuple[str, ...]]] = {
+        here, there = (host_factory.host(name, unicast("10.77.1.2")) for name in net.hosts)
+        ends: dict[str, tuple[Host, tuple[str, ...]]] = {
             "the camera's driver": (here, ("driver",)),
             "the other driver": (there, ("driver",)),
             "receiver": (there, ("bridge", "--direction", "receive")),
@@ -148,7 +150,7 @@ def test_whoever_dies_comes_back_without_help(workshop: Workshop, wait_until: Ca
         for name, (machine, words) in ends.items():
             lives[name] = stack.enter_context(ExitStack())
             lives[name].enter_context(machine.role(*words))
-            wait_until((machine.line.aeron_dir / "cnc.dat").exists, timeout=PATIENCE_S)
+            wait_until((machine.line.aeron_dir / "cnc.dat").exists, timeout=TIMEOUT_S)
         viewer = stack.enter_context(there.viewer())
         camera = stack.enter_context(ExitStack())
         camera.enter_context(here.camera())
@@ -160,7 +162,7 @@ def test_whoever_dies_comes_back_without_help(workshop: Workshop, wait_until: Ca
         # Sequences of another epoch may begin anew.
         assert len(seen(viewer, 200)) == 200 > len(first)
         camera.close()
-        ledger, sent = wait_until(lambda: settled(here, there, end != "receiver"), timeout=PATIENCE_S)
+        ledger, sent = wait_until(lambda: settled(here, there, end != "receiver"), timeout=TIMEOUT_S)
         assert ledger["exact"]
         assert ledger["published"] == ledger["delivered"] + sum(ledger["dropped"].values())
         assert ledger["whole"] == ("driver" in end)
@@ -173,7 +175,7 @@ def test_whoever_dies_comes_back_without_help(workshop: Workshop, wait_until: Ca
             assert ledger["dropped"]["network"] == 0
 
 
-def settled(here: Machine, there: Machine, is_of_all: bool) -> tuple[dict[str, Any], dict[str, Any]] | None:
+def settled(here: Host, there: Host, is_of_all: bool) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """The account at both ends, once all has been told and nothing changes any more. `is_of_all`: of all that
     the sender has counted."""
     before, sent = there.status(), here.status()
@@ -188,7 +190,7 @@ def settled(here: Machine, there: Machine, is_of_all: bool) -> tuple[dict[str, A
 
 
 def test_the_recipe_with_wireguard_hides_everything(
-    workshop: Workshop, wait_until: Callable[..., Any], tmp_path: Path
+    host_factory: HostFactory, wait_until: Callable[..., Any], tmp_path: Path
 ):
     """As the page has it, with a userspace WireGuard; `wg-quick` is what `ip` and `wg` do here."""
     for tool in ("wg", "wireguard-go"):
@@ -219,19 +221,19 @@ def test_the_recipe_with_wireguard_hides_everything(
             )
             stack.callback(daemon.wait)
             stack.callback(daemon.kill)
-            wait_until(Path(f"/var/run/wireguard/{device}.sock").exists, timeout=PATIENCE_S)
+            wait_until(Path(f"/var/run/wireguard/{device}.sock").exists, timeout=TIMEOUT_S)
             sh(*inside, "wg", "setconf", device, str(file))
             sh("ip", "-n", name, "addr", "add", f"10.9.0.{number + 1}/24", "dev", device)
             sh("ip", "-n", name, "link", "set", device, "mtu", "1420", "up")
         config = unicast("10.9.0.2").replace("integrity = true", "mtu_bytes = 1376")
-        here, there = (workshop.machine(name, config) for name in net.hosts)
+        here, there = (host_factory.host(name, config) for name in net.hosts)
         start_drivers(stack, (here, there), wait_until)
         stack.enter_context(there.role("bridge", "--direction", "receive"))
         stack.enter_context(here.role("bridge"))
         viewer = stack.enter_context(there.viewer())
         stack.enter_context(here.camera())
         seen(viewer, 50)
-        wait_until(lambda: there.adds_up(50), timeout=PATIENCE_S)
+        wait_until(lambda: there.adds_up(50), timeout=TIMEOUT_S)
         # On the wire there is nothing but the tunnel: with its port closed, nothing gets through.
         assert_only_port(net.hosts[1], 51820)
 

@@ -15,7 +15,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import recording
-from tests.e2e.commandline import TIMEOUT_S, CommandLine, filming, running
+from tests.e2e.commandline import TIMEOUT_S, CommandLine, offering, running
 from tests.e2e.terminal import ended, in_terminal, interrupt
 
 IMAGE = np.arange(1000, dtype=np.uint16)
@@ -50,7 +50,7 @@ def rows(root: Path, stream_id: int) -> int:
 
 def test_so_many_frames_and_their_ledger(shell: CommandLine, camera: tp.Producer, tmp_path: Path) -> None:
     root = tmp_path / "recording"
-    with filming(camera, IMAGE, hz=200):
+    with offering(camera, IMAGE, hz=200):
         done = shell.run(*small(camera, root), "--frames", "50", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -67,7 +67,7 @@ def test_ctrl_c_seals_and_prints_the_ledger(
 ) -> None:
     root = tmp_path / "recording"
     process = shell.start(*small(camera, root), stderr=subprocess.PIPE)
-    with running(process), filming(camera, IMAGE):
+    with running(process), offering(camera, IMAGE):
         wait_until(lambda: rows(root, camera.stream_id) > 20, timeout=TIMEOUT_S)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=TIMEOUT_S)
@@ -85,7 +85,7 @@ def test_the_progress_line_is_one_line_and_is_written_over(
     arguments = small(camera, tmp_path / "recording")
     with (
         in_terminal(*arguments, env=shell.environment(), columns=columns) as (terminal, process),
-        filming(camera, IMAGE, hz=200),
+        offering(camera, IMAGE, hz=200),
     ):
         # By then it was drawn several times.
         shown = terminal.wait_for(lambda text: re.search(r"recording [2-9].*gaps \S", text))
@@ -104,7 +104,7 @@ def test_after_kill_9_it_says_what_it_found_and_goes_on(
     shell: CommandLine, camera: tp.Producer, tmp_path: Path, wait_until: Callable[..., Any]
 ) -> None:
     root = tmp_path / "recording"
-    with filming(camera, IMAGE):
+    with offering(camera, IMAGE):
         process = shell.start(*small(camera, root))
         with running(process):
             wait_until(lambda: rows(root, camera.stream_id) > 20, timeout=TIMEOUT_S)
@@ -124,7 +124,7 @@ def test_after_kill_9_it_says_what_it_found_and_goes_on(
 
 def test_all_streams_for_a_while(shell: CommandLine, camera: tp.Producer, tmp_path: Path) -> None:
     root = tmp_path / "recording"
-    with filming(camera, IMAGE):
+    with offering(camera, IMAGE):
         done = shell.run(
             "record", "--all", "--out", str(root), "--seconds", "4", "--buffer", "4MiB", "--json"
         )
