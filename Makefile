@@ -16,6 +16,7 @@ CONSTRAINTS := $(CURDIR)/requirements/constraints.txt
 DEPENDENCIES := $(VENV)/.dependencies
 BENCH_DEPENDENCIES := $(VENV)/.bench-dependencies
 NATIVE := python/tensorpool/_native.abi3.so
+AERON := target/.aeron
 
 # The environment's cmake comes before an older one of the system; rustup's directory comes last.
 export PATH := $(VENV)/bin:$(PATH):$(HOME)/.cargo/bin
@@ -124,7 +125,12 @@ $(BENCH_DEPENDENCIES): pyproject.toml requirements/constraints.txt tools/environ
 	@tools/environment $(VENV) bench
 	@touch $@
 
-$(NATIVE): $(DEPENDENCIES) $(NATIVE_SOURCES)
+# Cargo does not know that cmake/ decides how Aeron's media driver is compiled.
+$(AERON): $(wildcard cmake/*)
+	@[ ! -d target/release ] || cargo clean --quiet --release --locked --package rusteron-media-driver
+	@mkdir -p target && touch $@
+
+$(NATIVE): $(DEPENDENCIES) $(NATIVE_SOURCES) | $(AERON)
 	@tools/toolchains rust
 	@tools/step "building the native module (about 3 minutes the first time)…" \
 	    env PIP_QUIET=1 PIP_CONSTRAINT=$(CONSTRAINTS) maturin develop --release --locked

@@ -205,8 +205,8 @@ def _in_background(work: Callable[[], None]) -> Iterator[None]:
 def _raw(ends: BridgeEnds, channel: str) -> Iterator[tuple[_native.RawPublication, _native.RawSubscription]]:
     """A raw publication and subscription: native loops on the caller's thread, messages as long as the MTU
     allows."""
-    subscription = _native.RawSubscription(ends.there._conductor, channel, 2000)
-    publication = _native.RawPublication(ends.here._conductor, channel, 2000)
+    subscription = _native.RawSubscription(ends.there.connection.conductor, channel, 2000)
+    publication = _native.RawPublication(ends.here.connection.conductor, channel, 2000)
     _wait_for(
         lambda: publication.is_connected and subscription.is_connected, "a raw publication did not connect"
     )
@@ -359,7 +359,7 @@ def _measure_raw_publications(ends: BridgeEnds, count: int, seconds: float) -> f
     are streams: a media driver polls each of them in each duty cycle."""
     channel, message = _channel(), bytes(SMALL_BYTES)
     with ExitStack() as stack:
-        for conductor in (ends.here._conductor, ends.there._conductor):
+        for conductor in (ends.here.connection.conductor, ends.there.connection.conductor):
             subscription = _native.RawSubscription(conductor, "aeron:ipc", 2001)
             stack.callback(subscription.close)
             idle = [_native.RawPublication(conductor, "aeron:ipc", 2001) for _ in range(count)]

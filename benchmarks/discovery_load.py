@@ -130,10 +130,10 @@ def run(plan: DiscoveryLoadPlan) -> dict[str, Any]:
         media_driver="external",
         shm_base_dir=plan.directory,
     ) as context:
-        announcements = DriverAnnouncements(context._conductor, plan)
+        announcements = DriverAnnouncements(context.connection.conductor, plan)
         announcements.wait_connected()
         route = Route("aeron:ipc", 7000, "aeron:ipc", 7004)
-        with DiscoveryClient(context._conductor, [route]) as client:
+        with DiscoveryClient(context.connection.conductor, [route]) as client:
             _wait_complete(announcements, client, plan)
             by_name = [
                 _time_request(
@@ -185,7 +185,7 @@ def _time_request(announcements: DriverAnnouncements, client: DiscoveryClient, *
 
 def _response_bytes(client: DiscoveryClient, context: tp.Context, plan: DiscoveryLoadPlan) -> int:
     """Bytes of the response with all streams, as received by a second subscription."""
-    subscription = _native.Subscription(context._conductor, "aeron:ipc?tether=false", 7004)
+    subscription = _native.Subscription(context.connection.conductor, "aeron:ipc?tether=false", 7004)
     try:
         deadline = clock() + _READY_TIMEOUT_NS
         while clock() < deadline:

@@ -191,7 +191,7 @@ def run(plan: DriverLoadPlan) -> dict[str, Any]:
         shm_base_dir=plan.directory,
     ) as context:
         requests = attach_requests(plan)
-        load = DriverLoad(context._conductor, requests)
+        load = DriverLoad(context.connection.conductor, requests)
         load.wait_connected()
         if plan.at_once:
             return {"at_once_us": load.attach_at_once() / 1e3 / len(requests)}

@@ -125,7 +125,7 @@ def read(plan: PerConsumerPlan) -> None:
             write_line("ready")
             for count, _ in zip(plan.counts, sys.stdin, strict=False):
                 while len(consumers) < count + 1:
-                    consumers.append(context.consumer(STREAM_ID, own_stream=True))
+                    consumers.append(context.consumer(STREAM_ID, per_consumer_stream=True))
                 _wait_for(
                     lambda: all(consumer.standing()["on_own"] for consumer in consumers[1:]),
                     f"{count} granted streams",

@@ -43,4 +43,4 @@ def test_page_lists_every_outcome() -> None:
 
 
 def test_page_lists_every_error_code() -> None:
-    assert first_column("Refusals: `AttachError`") == {*lease._REMEDIES, "NO_ANSWER"}
+    assert first_column("Refusals: `AttachError`") == {*lease.REMEDIES, "NO_ANSWER"}

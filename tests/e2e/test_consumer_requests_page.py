@@ -1,8 +1,7 @@
-"""docs/reference/consumer-wishes.md agrees with the code: keys, events, counts of a report."""
+"""docs/reference/consumer-requests.md agrees with the code: keys, events, counts of a report."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import threading
@@ -12,12 +11,13 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
+from tensorpool.client import ConsumerKeywords
 from tensorpool.client.ledger import DROP_REASONS
-from tensorpool.context.context import Context, Event
+from tensorpool.context import Event
 from tests.e2e.pages import ROOT
 from tests.remote_process import Background
 
-PAGE = ROOT / "docs" / "reference" / "consumer-wishes.md"
+PAGE = ROOT / "docs" / "reference" / "consumer-requests.md"
 NATIVE = ROOT / "crates" / "dataplane" / "src"
 
 
@@ -83,7 +83,7 @@ def test_page_lists_every_counter() -> None:
 
 def test_every_request_is_an_argument() -> None:
     arguments = set(re.findall(r"^\| `(\w+)=", PAGE.read_text("utf-8"), re.MULTILINE))
-    assert {"max_rate_hz", "own_stream"} <= arguments <= inspect.signature(Context.consumer).parameters.keys()
+    assert {"max_rate_hz", "per_consumer_stream"} <= arguments <= ConsumerKeywords.__annotations__.keys()
 
 
 def test_events_are_also_on_the_connections_page() -> None:

@@ -1,4 +1,4 @@
-"""The programs and commands of docs/how-to/describe-your-data.md, with their output."""
+"""The programs and commands of docs/how-to/publish-metadata.md, with their output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.pages import ROOT, blocks, looks_like, sh, steps
 
-PAGE = ROOT / "docs" / "how-to" / "describe-your-data.md"
+PAGE = ROOT / "docs" / "how-to" / "publish-metadata.md"
 CAMERA, READER, TYPES, BLOBS, TRACES = range(5)
 
 
@@ -88,10 +88,10 @@ def test_trace_command_prints_the_shown_lineage(programs: list[Path], environmen
 
 
 def test_table_lists_the_carrier_of_every_type() -> None:
-    from tensorpool.attributes.dtypes import CARRIED
+    from tensorpool.attributes.dtypes import CARRIERS
 
     rows = [line.split("|")[1:3] for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
     documented = {name.strip(" `"): how.strip() for names, how in rows for name in names.split(",")}
-    assert set(documented) == set(CARRIED)
-    for name, carried in CARRIED.items():
-        assert documented[name].split(",")[0].split(" ")[0] == carried.carrier, name
+    assert set(documented) == set(CARRIERS)
+    for name, carried in CARRIERS.items():
+        assert documented[name].split(",")[0].split(" ")[0] == carried.name, name

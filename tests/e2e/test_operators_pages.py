@@ -28,11 +28,11 @@ SIZING, NUMA, IDS, DMA, CLOCKS, OTHERS = (
         "place-memory-on-a-numa-node",
         "plan-stream-ids",
         "fill-a-slot-by-dma",
-        "keep-clocks-together",
-        "keep-others-out",
+        "synchronise-clocks",
+        "restrict-access",
     )
 )
-WISHES = REFERENCE / "consumer-wishes.md"
+WISHES = REFERENCE / "consumer-requests.md"
 PATIENCE_S = 60
 
 
@@ -152,8 +152,8 @@ def test_the_plan_has_the_defaults_of_the_configuration() -> None:
     ]
     planned = {
         *((one, one) for one in single),
-        (own.own_descriptor_first, own.own_descriptor_last),
-        (own.own_control_first, own.own_control_last),
+        (own.per_consumer_descriptor_ids.first, own.per_consumer_descriptor_ids.last),
+        (own.per_consumer_control_ids.first, own.per_consumer_control_ids.last),
         (driver.dynamic_first, driver.dynamic_last),
     }
     assert planned <= ids_of("What is in use")

@@ -9,7 +9,7 @@ import pytest
 
 from tensorpool.pipeline import report
 from tests.browser import Browser, browser, missing
-from tests.unit.pipeline.report.made import pipeline
+from tests.unit.pipeline.report.sample_tables import pipeline
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 

@@ -201,9 +201,7 @@ def test_service_watch_prints_the_latency_of_a_consumer(live: LiveSystem) -> Non
             "standalone", aeron_dir=command.aeron_dir, media_driver="external", shm_base_dir=command.shm_base
         ) as ctx,
         ctx.consumer(live.images) as consumer,
-        running(
-            command.start("service", "watch", f"consumer:{live.images}", "latency", "--json")
-        ) as watcher,
+        running(command.start("service", "watch", f"consumer:{live.images}", "latency", "--json")) as watcher,
     ):
         assert watcher.stdout is not None
         reading = Background(lambda stop: read_until(stop, consumer))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
+from tensorpool.client import TraceIds
 from tests.e2e.commandline import CommandLine
 
 ARRAY = np.zeros(8)
@@ -37,8 +38,15 @@ def lineage(command_line: CommandLine, ids: list[int], *, traces: bool = True) -
     ):
         steps = [ctx.producer(stream_id, pools=["4KiB"], traces=traces) for stream_id in ids]
 
+        def link(producer: tp.Producer, trace_id: int, parents: list[int]) -> None:
+            assert producer.tracer is not None
+            assert producer.epoch is not None
+            producer.tracer.publish_links(
+                producer.stream_id, producer.epoch, producer.next_seq - 1, trace_id, parents
+            )
+
         def work() -> None:
-            new_trace_id = ctx._trace_ids.mint
+            new_trace_id = TraceIds().new_id
             while not stop.wait(0.02):
                 if not traces:
                     steps[3].offer(ARRAY)
@@ -48,15 +56,13 @@ def lineage(command_line: CommandLine, ids: list[int], *, traces: bool = True) -
                 steps[1].offer(ARRAY, trace_id=roots[1])
                 joined = new_trace_id()
                 steps[2].offer(ARRAY, trace_id=joined)
-                epoch = steps[2].epoch
-                assert epoch is not None
-                steps[2].tracer.link(ids[2], epoch, steps[2].next_seq - 1, joined, roots)  # type: ignore[attr-defined]
+                link(steps[2], joined, roots)
                 # A frame with one parent has the parent's trace id.
                 steps[3].offer(ARRAY, parents=[joined])  # type: ignore[call-arg]
                 # ROOT is in every lineage, like a calibration.
                 final = new_trace_id()
                 steps[3].offer(ARRAY, trace_id=final)
-                steps[3].tracer.link(ids[3], epoch, steps[3].next_seq - 1, final, [joined, ROOT])  # type: ignore[attr-defined]
+                link(steps[3], final, [joined, ROOT])
 
         thread = threading.Thread(target=work)
         thread.start()

@@ -1,4 +1,4 @@
-"""docs/how-to/watch-a-system: its images are those of the command, and its files exist.
+"""docs/how-to/monitor-a-system: its images are those of the command, and its files exist.
 
 TENSORPOOL_WRITE_IMAGES=1 pytest tests/e2e/test_watch_page.py      writes the images again
 """
@@ -110,7 +110,7 @@ def test_images_show_the_output_of_the_command(aeron_dir: Path, shm_base: Path, 
 
 def test_images_and_files_of_the_page_exist() -> None:
     page = next(
-        path for path in HOW_TO.glob("watch-a-system*.md") if "images/top.svg" in path.read_text("utf-8")
+        path for path in HOW_TO.glob("monitor-a-system*.md") if "images/top.svg" in path.read_text("utf-8")
     )
     text = page.read_text("utf-8")
     for image in re.findall(r"!\[[^]]*]\(([^)]+)\)", text):

@@ -96,12 +96,12 @@ class BridgeAgent:
         self.counters.mappings.set(len(routes))
         self._service = ServiceAgent(
             BridgeService(self, instance=self.settings.instance_id, token=self._token),
-            self._ctx._conductor,
+            self._ctx.connection.conductor,
             self._ctx.service_streams,
             clock=self._clock,
         )
         self._stack.callback(self._service.on_close)
-        self._shown = CounterPublisher(self._ctx._conductor, self.counters, clock=self._clock)
+        self._shown = CounterPublisher(self._ctx.connection.conductor, self.counters, clock=self._clock)
         self._stack.callback(self._shown.on_close)
         self._bind()
         _LOG.info("bridge %s: %s", self.settings.instance_id, "; ".join(str(route) for route in routes))

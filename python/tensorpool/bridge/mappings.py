@@ -20,18 +20,8 @@ from urllib.parse import quote
 
 from .. import _native
 from ..errors import ConfigError
+from ..transport import StreamAddress
 from .config import OWN_PROFILES, BridgeSettings, Direction, MappingSettings
-
-
-@dataclass(frozen=True, slots=True)
-class StreamAddress:
-    """A stream on an Aeron channel."""
-
-    channel: str
-    stream_id: int
-
-    def __str__(self) -> str:
-        return f"{self.channel}, stream {self.stream_id}"
 
 
 @dataclass(frozen=True, slots=True)

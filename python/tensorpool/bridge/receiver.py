@@ -19,6 +19,7 @@ from ..clock import Clock
 from ..context.context import Context
 from ..errors import AttachError, CodecError, RoleFailed, StreamBusy, TensorPoolError
 from ..service import Event
+from ..transport import StreamAddress
 from .config import AS_DRIVER, AS_SOURCE, BridgeSettings
 from .counters import BridgeCounters, sum_each
 from .forwarding import (
@@ -32,7 +33,7 @@ from .forwarding import (
     with_stream,
 )
 from .ledger import LEDGER_KEY, MappingLedger, ReceiverLedger, SenderLedger
-from .mappings import FallbackUri, ResolvedMapping, StreamAddress
+from .mappings import FallbackUri, ResolvedMapping
 from .state import Attach, DestinationLayout, DestinationState, Fail
 
 _LOG = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class ReceiverMappings:
                 self._publication(ctx.stream_ids.announce)
                 if route.metadata not in self._metadata_ears:
                     self._metadata_ears[route.metadata] = ear = _native.Subscription(
-                        ctx._conductor, route.metadata.channel, route.metadata.stream_id
+                        ctx.connection.conductor, route.metadata.channel, route.metadata.stream_id
                     )
                     self._stack.callback(ear.close)
 
@@ -133,7 +134,7 @@ class ReceiverMappings:
             bounds = [settings.max_chunk_bytes, settings.chunk_bytes]
             bounds.append(None if settings.mtu_bytes is None else settings.mtu_bytes - 128)
             self._receivers[way] = made = _native.BridgeReceiver(
-                self._ctx._conductor,
+                self._ctx.connection.conductor,
                 route.payload.channel,
                 route.payload.stream_id,
                 route.control.channel,
@@ -141,7 +142,7 @@ class ReceiverMappings:
                 chunk_bytes=min(one for one in bounds if one is not None),
                 max_payload_bytes=settings.max_payload_bytes,
                 timeout_ns=settings.assembly_timeout_ms * 1_000_000,
-                silence_ns=_SILENT_PERIODS * self._ctx._announce_period_ns,
+                silence_ns=_SILENT_PERIODS * self._ctx.connection.announce_period_ns,
                 integrity=settings.integrity,
                 idle=settings.idle,
             )
@@ -163,7 +164,7 @@ class ReceiverMappings:
 
     def _publication(self, stream_id: int) -> _native.Publication:
         if stream_id not in self._publications:
-            made = _native.Publication(self._ctx._conductor, _IPC, stream_id)
+            made = _native.Publication(self._ctx.connection.conductor, _IPC, stream_id)
             self._stack.callback(made.close)
             self._publications[stream_id] = made
         return self._publications[stream_id]
@@ -231,7 +232,7 @@ class ReceiverMappings:
             pools=None if step.layout is None else list(step.layout.strides),
             nslots=None if step.layout is None else step.layout.nslots,
             descriptor_stream_id=route.mapping.descriptor_stream_id,
-            own_streams=False,
+            per_consumer_streams=False,
         )
 
     def _finish(self, arrival: _Arrival) -> int:

@@ -18,11 +18,12 @@ from ..context.context import Context
 from ..errors import CodecError
 from ..sbe.wire import ShmPoolAnnounce
 from ..service import Event
+from ..transport import StreamAddress
 from .config import BridgeSettings
 from .counters import BridgeCounters, sum_each
 from .forwarding import METADATA, POOL_ANNOUNCE, PROGRESS, QOS, read_info
 from .ledger import LEDGER_KEY, SenderLedger
-from .mappings import FallbackUri, ResolvedMapping, StreamAddress
+from .mappings import FallbackUri, ResolvedMapping
 
 _IPC: Final = "aeron:ipc?tether=false"
 _LIMIT: Final = 256
@@ -56,8 +57,8 @@ class SenderMappings:
         """By stream: the latest announce, its epoch, when it was heard."""
         self._unsent: set[tuple[int, StreamAddress]] = set()
         self._told: set[ResolvedMapping] = set()
-        self._conductor = ctx._conductor
-        self._freshness_ns = 3 * ctx._announce_period_ns
+        self._conductor = ctx.connection.conductor
+        self._freshness_ns = 3 * ctx.connection.announce_period_ns
         try:
             self._open(ctx)
         except BaseException:
@@ -102,7 +103,7 @@ class SenderMappings:
                 route.source_stream_id,
                 descriptor_stream_id=route.mapping.descriptor_stream_id,
                 progress=settings.forward_progress,
-                own_control=False,
+                per_consumer_control=False,
             )
             self._stack.callback(consumer.close)
             self._consumers[route] = consumer

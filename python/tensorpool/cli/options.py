@@ -78,7 +78,7 @@ class ConnectOptions:
         except MediaDriverUnavailable as error:
             raise _unavailable(error.aeron_dir) from None
         # Who only looks is not looked at.
-        ctx._reports = ReportOptions(latency=False, counters=False, accounts=False)
+        ctx.report_options = ReportOptions.none()
         with ctx:
             yield ctx
 

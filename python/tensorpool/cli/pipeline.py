@@ -385,7 +385,7 @@ def run(
             stop=stop,
         )
     if as_json:
-        click.echo(json.dumps(found.as_json(), indent=2))
+        click.echo(json.dumps(found.to_json(), indent=2))
     else:
         show_status(console(), found)
 
@@ -399,7 +399,7 @@ def status(place: Path, as_json: bool) -> None:
 
     found = look(_root(place))
     if as_json:
-        click.echo(json.dumps(found.as_json(), indent=2))
+        click.echo(json.dumps(found.to_json(), indent=2))
         return
     show_status(console(), found)
 
@@ -418,7 +418,7 @@ def compact(place: Path, as_json: bool) -> None:
 
     found = merge(_root(place))
     if as_json:
-        click.echo(json.dumps({name: one.as_json() for name, one in found.items()}, indent=2))
+        click.echo(json.dumps({name: one.to_json() for name, one in found.items()}, indent=2))
         return
     table = columns("table", "files", "now", right=("files", "now"))
     for name, one in sorted(found.items()):

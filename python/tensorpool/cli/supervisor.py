@@ -13,7 +13,7 @@ from .. import context
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
 from ..errors import NoSuchService
-from ..metrics import MetricsExporter, MetricsSettings
+from ..metrics.config import MetricsSettings
 from ..monitor import LedgerMonitor
 from ..monitor.listener import model_limits, reduced_gc
 from ..runtime.config import Config
@@ -69,6 +69,8 @@ def run(config: Config) -> None:
     Rules are in `[[supervisor.rules]]` of the configuration; SIGHUP reads them again. Every decision is on
     the services' status stream, with its reason.
     """
+    from ..metrics.agent import MetricsExporter
+
     with (
         reduced_gc(),
         context.open(mode="standalone", config=config) as ctx,

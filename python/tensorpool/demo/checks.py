@@ -511,7 +511,7 @@ class LedgerListener:
 def listening(aeron_dir: str) -> Iterator[LedgerListener]:
     """On the media driver of a demo, without taking part in it."""
     with open_context("standalone", aeron_dir=aeron_dir, media_driver="external") as ctx:
-        ctx._reports = ReportOptions(latency=False, counters=False, accounts=False)
+        ctx.report_options = ReportOptions.none()
         whole = LedgerListener(ctx)
         try:
             yield whole

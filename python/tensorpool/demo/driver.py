@@ -26,7 +26,9 @@ def run_driver(role: Role, reports: Reports) -> None:
         context.open("embedded", aeron_dir=role.aeron_dir, shm_base_dir=role.base) as ctx,
         ctx.service("driver") as driver,
     ):
-        notices = _native.Subscription(ctx._conductor, "aeron:ipc?tether=false", ctx.stream_ids.control)
+        notices = _native.Subscription(
+            ctx.connection.conductor, "aeron:ipc?tether=false", ctx.stream_ids.control
+        )
         try:
             while not notices.is_ready:
                 time.sleep(_LOOK_S)

@@ -88,7 +88,9 @@ class LatencyEar:
     def __init__(self, context: Context) -> None:
         streams = context.service_streams
         self.book = LatencyBook()
-        self._mailbox = _native.Mailbox(context._conductor, streams.channel, streams.status, [f"{TAG}*"])
+        self._mailbox = _native.Mailbox(
+            context.connection.conductor, streams.channel, streams.status, [f"{TAG}*"]
+        )
 
     def poll(self) -> None:
         for message in self._mailbox.take(256):

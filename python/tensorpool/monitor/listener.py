@@ -287,7 +287,8 @@ def _tell_all(observers: tuple[Observer, ...]) -> Callable[[object, int], None]:
 
 def model_limits(context: Context) -> ModelLimits:
     return ModelLimits(
-        announce_period_ns=context._announce_period_ns, report_period_ns=context._streams.period_ns
+        announce_period_ns=context.connection.announce_period_ns,
+        report_period_ns=context.connection.report_period_ns,
     )
 
 
@@ -297,7 +298,7 @@ def open_listener(
     """Ears on the streams of a context."""
     ids = context.stream_ids
     return SystemListener(
-        context._conductor,
+        context.connection.conductor,
         stream_ids=(ids.announce, ids.metadata, ids.qos, ids.control),
         services=context.service_streams,
         observers=observers,

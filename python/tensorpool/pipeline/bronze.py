@@ -65,7 +65,7 @@ def write_rows(df: DataFrame, settings: PipelineSettings, staging: str) -> list[
     payload, target = settings.payload, settings.target_file_bytes
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        made = json.dumps([one.as_json() for one in files_of(batches, payload, target, staging)])
+        made = json.dumps([one.to_json() for one in files_of(batches, payload, target, staging)])
         yield pa.RecordBatch.from_pydict({"files": [made]})
 
     rows = df.mapInArrow(run, "files string").collect()

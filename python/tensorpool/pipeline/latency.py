@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..recording.layout import SEALED, TABLES_DIR
 from ..recording.tables import read_more
 
-_LONGEST_NS: Final = 3_600_000_000_000
+_MAX_NS: Final = 3_600_000_000_000
 """More is no latency, but the clock of another host."""
 
 
@@ -57,4 +57,4 @@ def latencies(
     offset = np.array([by for _, by in anchors], np.int64)
     at = np.maximum(np.searchsorted(wall, received_ns, "right") - 1, 0)
     found = received_ns - offset[at] - sent_ns
-    return found, (found >= 0) & (found <= _LONGEST_NS) & (sent_ns > 0)
+    return found, (found >= 0) & (found <= _MAX_NS) & (sent_ns > 0)

@@ -53,7 +53,7 @@ def test_consumers_get_no_streams_of_their_own(
     source, dest = free_stream_ids(), free_stream_ids()
     producer = pair.here.context.producer(source, pools=["4KiB"])
     ends = pair.connect(source, dest)
-    consumer = pair.there.context.consumer(dest, own_stream=True)
+    consumer = pair.there.context.consumer(dest, per_consumer_stream=True)
     wait_until(lambda: flows(*ends, producer, consumer), timeout=DEADLINE_S)
     wait_until(lambda: consumer.standing()["declined"], timeout=DEADLINE_S)
     producer.offer(np.zeros(10, np.uint8))

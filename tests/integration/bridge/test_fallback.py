@@ -11,6 +11,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import _native
+from tensorpool.client import ConsumerOptions
 from tensorpool.sbe import ConsumerConfig, Mode, ShmPoolAnnounce, decode
 from tests.integration.bridge.hosts import DEADLINE_S, Pair, row, settings_of
 
@@ -30,7 +31,7 @@ class Order:
         self._wait_until = wait_until
         self._stream_id = consumer.stream_id
         self._who = consumer.standing()["consumer_id"]
-        self._voice = _native.Publication(ctx._conductor, "aeron:ipc", ctx.stream_ids.control)
+        self._voice = _native.Publication(ctx.connection.conductor, "aeron:ipc", ctx.stream_ids.control)
         wait_until(lambda: self._voice.is_connected, timeout=DEADLINE_S)
 
     def __call__(self, uri: str, *, use_shm: bool = False) -> None:
@@ -60,13 +61,13 @@ def test_frames_are_read_off_the_bridge_without_a_driver(
 ):
     source = free_stream_ids()
     uri = sends(pair, source, integrity=integrity)
-    base = Path(pair.there.context._base)
+    base = Path(pair.there.context.shm_base_dir)
     with (
         tp.open("standalone", aeron_dir=pair.there.context.aeron_dir, shm_base_dir=base) as ctx,
         ctx.consumer(fallback_uri=uri) as frames,
     ):
         assert (frames.phase, frames.fallback_uri, frames.stream_id) == (tp.Phase.FALLBACK, uri, source)
-        ear = _native.Subscription(ctx._conductor, "aeron:ipc", ctx.stream_ids.announce)
+        ear = _native.Subscription(ctx.connection.conductor, "aeron:ipc", ctx.stream_ids.announce)
         files, epochs = set(base.rglob("*.pool")), []
         for _ in range(2):
             with pair.here.context.producer(source, pools=["64KiB"], nslots=8) as producer:
@@ -178,14 +179,14 @@ def test_a_source_cannot_make_it_take_more_memory_than_it_may(
     uri = sends(pair, source)
     ctx = pair.there.context
     consumer = tp.Consumer(
-        ctx._conductor,
+        ctx.connection.conductor,
         stream_id=source,
         descriptor_channel="aeron:ipc",
         descriptor_stream_id=ctx.stream_ids.descriptor,
         max_outstanding_seq_gap=256,
-        freshness_ns=3 * ctx._announce_period_ns,
+        freshness_ns=3 * ctx.connection.announce_period_ns,
         hello_period_ns=10**9,
-        wanted=ctx._streams.wishes(),
+        wanted=ctx.per_consumer_streams.request(ConsumerOptions()),
         idle="backoff",
         latest_only=False,
         fallback_uri=uri,

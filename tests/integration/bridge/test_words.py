@@ -17,7 +17,7 @@ class Ear:
     """Everything that is said on a stream, decoded."""
 
     def __init__(self, host: Host, stream_id: int, channel: str = "aeron:ipc?tether=false") -> None:
-        self._subscription = _native.Subscription(host.context._conductor, channel, stream_id)
+        self._subscription = _native.Subscription(host.context.connection.conductor, channel, stream_id)
         self.heard: list[Any] = []
         self.raw: list[bytes] = []
 
@@ -134,7 +134,7 @@ def test_progress_of_a_stream_that_is_not_mapped_stays_where_it_is(
     producer = pair.here.context.producer(source, pools=["4KiB"])
     sender, receiver = pair.connect(source, dest, mapping=ids, forward_progress=True)
     wait_until(lambda: flows(sender, receiver, producer), timeout=DEADLINE_S)
-    voice = _native.Publication(pair.here.context._conductor, "aeron:ipc", control)
+    voice = _native.Publication(pair.here.context.connection.conductor, "aeron:ipc", control)
     wait_until(lambda: voice.is_connected, timeout=DEADLINE_S)
     epoch = producer.epoch
     assert epoch is not None

@@ -106,7 +106,7 @@ class HostileProducer:
         self.directory = Path(directory)
         self._ring = os.open(self.header, os.O_RDWR)
         self._payloads = {pool_id: os.open(self.pool(pool_id), os.O_RDWR) for pool_id, _ in pools}
-        conductor = context._conductor
+        conductor = context.connection.conductor
         self._announces = _native.Publication(conductor, "aeron:ipc", context.stream_ids.announce)
         self._descriptors = _native.Publication(conductor, "aeron:ipc", context.stream_ids.descriptor)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorpool.client import Producer, StandaloneProducer
+from tensorpool.client import Producer
 from tensorpool.sbe import ShmRegionSuperblock, SlotHeader, TensorHeader
 
 
@@ -48,5 +48,5 @@ class Regions:
 
 
 def regions_of(producer: Producer) -> Regions:
-    assert isinstance(producer, StandaloneProducer)
-    return Regions(producer._files.directory)
+    assert producer.owned_regions is not None
+    return Regions(producer.owned_regions.files.directory)

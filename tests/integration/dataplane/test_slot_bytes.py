@@ -27,7 +27,7 @@ def producer(context, free_stream_id) -> tp.Producer:
 @pytest.fixture
 def descriptors(context):
     """Whatever is said on the descriptor stream, as bytes."""
-    heard = _native.Subscription(context._conductor, "aeron:ipc", context.stream_ids.descriptor)
+    heard = context.connection.subscription(context.stream_ids.descriptor, tethered=True)
     assert leaks.wait_for(lambda: heard.is_ready, timeout=DEADLINE_S)
     yield heard
     heard.close()

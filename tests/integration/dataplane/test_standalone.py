@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tensorpool import _native
 from tensorpool.sbe import ClockDomain, ShmPoolAnnounce
 from tensorpool.shm.epoch_files import user_name
 from tests import leaks
@@ -25,7 +24,7 @@ DEADLINE_S = 60.0
 @pytest.fixture
 def announces(context):
     """The announces that go by, decoded."""
-    heard = _native.Subscription(context._conductor, "aeron:ipc", context.stream_ids.announce)
+    heard = context.connection.subscription(context.stream_ids.announce, tethered=True)
     assert leaks.wait_for(lambda: heard.is_ready, timeout=DEADLINE_S)
 
     def of(stream_id: int, count: int) -> list[ShmPoolAnnounce]:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tensorpool import _native
 from tensorpool.context.config import AeronSettings, ContextSettings
 from tensorpool.runtime.config import Config
 from tensorpool.sbe import QosConsumer, QosProducer, ShmPoolAnnounce
@@ -99,7 +98,7 @@ def test_signs_of_life_go_out_once_a_second_unless_configured_otherwise(
     consumer = context.consumer(free_stream_id)
     producer = context.producer(free_stream_id, pools=[64])
     ids = context.stream_ids
-    ears = [_native.Subscription(context._conductor, "aeron:ipc", one) for one in (ids.announce, ids.qos)]
+    ears = [context.connection.subscription(one, tethered=True) for one in (ids.announce, ids.qos)]
     heard: list[Any] = []
 
     def listen() -> None:

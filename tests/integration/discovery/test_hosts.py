@@ -179,7 +179,7 @@ def test_streams_of_another_host_are_found_through_a_registry_and_not_mapped_the
         camera.receive()
         # Their own driver's, with the same stream id, is not mistaken for the other host's.
         for remote, name in ((here, "roof-camera"), (there, "lab-camera")):
-            with pytest.raises(RemoteError, match="no bridge has brought it here") as error:
+            with pytest.raises(RemoteError, match="no bridge has a copy of it here") as error:
                 remote.call("consume", name=name, find_timeout=UNMET_S)
             assert error.value.kind == "StreamElsewhere"
 

@@ -21,10 +21,13 @@ ELEMENTS = 64
 SERVICES = {"service", "serve", "run", "services", "status_events", "service_streams"}
 # Constant properties of a handle, which also work after a fork.
 CONSTANTS = {
-    "Context": {"aeron_dir", "namespace", "stream_ids", "closed"} | SERVICES,
+    "Context": {"aeron_dir", "namespace", "stream_ids", "closed", "mode", "shm_base_dir"}
+    | {"connection", "per_consumer_streams", "report_options"}
+    | SERVICES,
     "MediaDriver": {"aeron_dir"},
-    "Producer": {"stream_id", "create", "attach", "metadata"},
-    "Consumer": {"stream_id"},
+    "Producer": {"stream_id", "open", "metadata", "publish_description"}
+    | {"owned_regions", "tracer", "reporter", "owner"},
+    "Consumer": {"stream_id", "open", "timeout", "reporter", "owner"},
     "Slot": set(),
     "Frame": {
         "stream_id",
@@ -55,7 +58,7 @@ ARGUMENTS: dict[str, list[Any]] = {
     "find_blob": [1],
     "record": ["/proc/nowhere"],
     "replay": ["/proc/nowhere"],
-    "repeat_words": [1, b"", b"", {}],
+    "republish_metadata": [1, b"", b"", {}],
 }
 
 

@@ -15,8 +15,7 @@ from .conftest import EAGER, Studio
 
 # A producer that grants no stream of the ids that this process asks for.
 ELSEWHERE = {
-    "TENSORPOOL_CONTEXT__OWN_CONTROL_FIRST": "34000",
-    "TENSORPOOL_CONTEXT__OWN_CONTROL_LAST": "34999",
+    "TENSORPOOL_CONTEXT__PER_CONSUMER_CONTROL_IDS": "34000-34999",
 }
 
 

@@ -26,7 +26,7 @@ class MalformedSender:
     def __init__(self, options: dict[str, Any]) -> None:
         self.context = tp.open(**{**options, "mode": "standalone"})
         control = self.context.stream_ids.control
-        self.publication = _native.Publication(self.context._conductor, "aeron:ipc", control)
+        self.publication = _native.Publication(self.context.connection.conductor, "aeron:ipc", control)
         self.sent: Counter[str] = Counter()
         self.flooding: Background | None = None
 

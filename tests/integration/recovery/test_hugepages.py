@@ -40,8 +40,10 @@ class RawClient:
     def __init__(self, deployment: Deployment, context: tp.Context) -> None:
         self._deployment = deployment
         control = context.stream_ids.control
-        self._requests = _native.Publication(context._conductor, "aeron:ipc", control)
-        self._responses = _native.Subscription(context._conductor, "aeron:ipc?tether=false", control)
+        self._requests = _native.Publication(context.connection.conductor, "aeron:ipc", control)
+        self._responses = _native.Subscription(
+            context.connection.conductor, "aeron:ipc?tether=false", control
+        )
         self._numbers = itertools.count(1)
         deployment.until(lambda: self._requests.is_connected and self._responses.is_ready)
 

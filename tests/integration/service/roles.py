@@ -89,7 +89,9 @@ class Crowd:
     def __init__(self, aeron_dir: str) -> None:
         self.context = tp.open(aeron_dir=aeron_dir, media_driver="external")
         streams = self.context.service_streams
-        self.publication = _native.Publication(self.context._conductor, streams.channel, streams.control)
+        self.publication = _native.Publication(
+            self.context.connection.conductor, streams.channel, streams.control
+        )
         while not self.publication.is_connected:
             time.sleep(0.002)
 

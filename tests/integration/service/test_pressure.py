@@ -137,7 +137,7 @@ def test_the_token_goes_only_where_it_is_needed(ctx: tp.Context) -> None:
             return "shut"
 
     streams = ctx.service_streams
-    heard = _native.Mailbox(ctx._conductor, streams.channel, streams.control, ["service:safe"])
+    heard = _native.Mailbox(ctx.connection.conductor, streams.channel, streams.control, ["service:safe"])
     with ctx.serve(Safe(token="s3cret")), ctx.service("safe", token="s3cret", timeout=30) as client:
         while not heard.is_ready:
             time.sleep(0.002)

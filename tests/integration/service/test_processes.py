@@ -264,13 +264,13 @@ def test_services_are_found_and_the_module_itself_is_a_way_in(driver: str) -> No
             with tp.service("oven", aeron_dir=driver) as client:  # type: ignore[operator]
                 assert client.set("temperature", 42.0) == 42.0
         finally:
-            startup._shared.pop(driver).close()
+            startup._shared_contexts.pop(driver).close()
 
 
 def test_malformed_answers_do_not_disturb_a_client(driver: str) -> None:
     with tp.open(aeron_dir=driver, media_driver="external") as ctx, ctx.serve(Oven()):
         streams = ctx.service_streams
-        noise = _native.Publication(ctx._conductor, streams.channel, streams.status)
+        noise = _native.Publication(ctx.connection.conductor, streams.channel, streams.status)
         client = ctx.service("oven")
         good = Event("service:oven", "temperature", 99.0, correlation_id=1).encode()
         while not noise.is_connected:

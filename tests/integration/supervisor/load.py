@@ -49,7 +49,8 @@ class Crowd:
             "status": (services.channel, services.status),
         }
         self.voices = {
-            name: _native.Publication(self.context._conductor, *place) for name, place in places.items()
+            name: _native.Publication(self.context.connection.conductor, *place)
+            for name, place in places.items()
         }
         while not all(voice.is_ready for voice in self.voices.values()):
             time.sleep(0.001)

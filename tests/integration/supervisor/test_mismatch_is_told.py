@@ -30,8 +30,10 @@ def test_an_account_that_does_not_add_up_is_told_once(
     account = Event(f"service:consumer:{free_stream_id}", "account", said)
     settings = SupervisorSettings(look_ns=100_000_000)
     agent = SupervisorAgent(hub, settings=settings, audit=LedgerMonitor(model_limits(hub)))
-    mailbox = _native.Mailbox(hub._conductor, services.channel, services.status, ["service:supervisor"])
-    voice = _native.Publication(hub._conductor, services.channel, services.status)
+    mailbox = _native.Mailbox(
+        hub.connection.conductor, services.channel, services.status, ["service:supervisor"]
+    )
+    voice = _native.Publication(hub.connection.conductor, services.channel, services.status)
     runner = Runner(agent)
     runner.start()
     heard: list[Any] = []

@@ -48,7 +48,9 @@ def decisions(
 ) -> Iterator[Callable[[], list[dict[str, Any]]]]:
     """All decisions so far, as anybody hears them on the status stream."""
     streams = ctx.service_streams
-    mailbox = _native.Mailbox(ctx._conductor, streams.channel, streams.status, ["service:supervisor"])
+    mailbox = _native.Mailbox(
+        ctx.connection.conductor, streams.channel, streams.status, ["service:supervisor"]
+    )
     wait_until(lambda: mailbox.is_connected, timeout=60)
     heard: list[dict[str, Any]] = []
 

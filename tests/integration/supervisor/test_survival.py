@@ -89,7 +89,7 @@ def test_garbage_on_every_stream_changes_nothing_and_is_counted(
     places = [ids.announce, ids.metadata, ids.qos, ids.control, services.status]
     rolled = random.Random(13)
     with hub.producer(free_stream_id, name="sound") as camera, SystemMonitor(hub) as watcher:
-        voices = [_native.Publication(hub._conductor, "aeron:ipc", place) for place in places]
+        voices = [_native.Publication(hub.connection.conductor, "aeron:ipc", place) for place in places]
         try:
             wait_until(lambda: all(voice.is_ready and voice.offer(b"x" * 9) == "sent" for voice in voices))
             for number in range(2000):

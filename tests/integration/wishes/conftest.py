@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import tensorpool as tp
-from tensorpool import _native
 from tensorpool.errors import CodecError
 from tensorpool.sbe import decode
 from tensorpool.sbe.message import Message
@@ -22,8 +21,8 @@ class Wire:
     """Speaks and hears on a stream as anybody could."""
 
     def __init__(self, context: tp.Context, stream_id: int, wait_until: Callable[..., Any]) -> None:
-        self._publication = _native.Publication(context._conductor, "aeron:ipc", stream_id)
-        self._subscription = _native.Subscription(context._conductor, "aeron:ipc", stream_id)
+        self._publication = context.connection.publication(stream_id)
+        self._subscription = context.connection.subscription(stream_id, tethered=True)
         self._wait_until = wait_until
         wait_until(lambda: self._publication.is_ready and self._subscription.is_ready)
         self.heard: list[Message] = []

@@ -21,10 +21,10 @@ SOURCE_HZ = 100
 # One of each kind in every process; the first asks for nothing.
 WISHES: list[dict[str, Any]] = [
     {},
-    {"own_stream": True},
+    {"per_consumer_stream": True},
     {"max_rate_hz": 10},
     {"max_rate_hz": 50, "policy": "latest"},
-    {"own_stream": True, "progress": True},
+    {"per_consumer_stream": True, "progress": True},
 ]
 OWN = 4
 

@@ -80,7 +80,7 @@ def test_where_descriptors_have_a_time_that_one_counts(
     ("wish", "descriptors", "control"),
     [
         ({}, False, False),
-        ({"own_stream": True}, True, False),
+        ({"per_consumer_stream": True}, True, False),
         ({"max_rate_hz": 5}, True, False),
         ({"progress": True}, False, True),
         ({"max_rate_hz": 5, "progress": True}, True, True),
@@ -115,7 +115,7 @@ def hellos(heard: Any, consumer_id: int) -> list[ConsumerHello]:
 def test_without_a_limit_every_frame_comes_and_none_is_lost_on_the_way_over(
     context: tp.Context, free_stream_id, wait_until
 ) -> None:
-    consumer = context.consumer(free_stream_id, own_stream=True)
+    consumer = context.consumer(free_stream_id, per_consumer_stream=True)
     producer = context.producer(free_stream_id, pools=["64KiB"], nslots=1024)
     wait_until(lambda: consumer.epoch is not None)
     sent = 0
@@ -189,8 +189,7 @@ def test_a_declined_consumer_stays_on_the_shared_stream_and_says_so(
 ) -> None:
     with tp.open(**options) as ctx:
         producer = ctx.producer(free_stream_id)
-        monkeypatch.setenv("TENSORPOOL_CONTEXT__OWN_DESCRIPTOR_FIRST", "41000")
-        monkeypatch.setenv("TENSORPOOL_CONTEXT__OWN_DESCRIPTOR_LAST", "41009")
+        monkeypatch.setenv("TENSORPOOL_CONTEXT__PER_CONSUMER_DESCRIPTOR_IDS", "41000-41009")
         with tp.open("driver", **options) as other:
             consumer = other.consumer(free_stream_id, max_rate_hz=5)
             wait_until(lambda: consumer.standing()["declined"])
@@ -235,7 +234,9 @@ def test_the_streams_of_consumers_that_were_killed_are_closed(
     producer = context.producer(free_stream_id)
     mode = context.mode if context.mode == "standalone" else "driver"
     with RemoteProcess(Watcher, mode, options) as watcher:
-        watcher.call("watch", stream_id=free_stream_id, wishes=[{"own_stream": True}, {"max_rate_hz": 5}])
+        watcher.call(
+            "watch", stream_id=free_stream_id, wishes=[{"per_consumer_stream": True}, {"max_rate_hz": 5}]
+        )
         wait_until(lambda: producer.consumers() == (2, 2))
         watcher.kill()
     wait_until(lambda: producer.consumers() == (0, 0))
@@ -243,7 +244,12 @@ def test_the_streams_of_consumers_that_were_killed_are_closed(
 
 
 def test_twenty_consumers_with_wishes_of_their_own(context, free_stream_id, wait_until) -> None:
-    wishes: list[dict[str, Any]] = [{}, {"own_stream": True}, {"max_rate_hz": 10}, {"policy": "latest"}]
+    wishes: list[dict[str, Any]] = [
+        {},
+        {"per_consumer_stream": True},
+        {"max_rate_hz": 10},
+        {"policy": "latest"},
+    ]
     consumers = [context.consumer(free_stream_id, **wishes[i % 4]) for i in range(20)]
     producer = context.producer(free_stream_id, pools=["64KiB"], nslots=256)
     wait_until(lambda: producer.consumers() == (20, 10) and all(c.epoch for c in consumers))

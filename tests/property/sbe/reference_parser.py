@@ -1,7 +1,7 @@
-"""A second parser of encoded messages, which returns the offsets of group headers, lengths and enums. Pure.
+"""A second parser of encoded messages: the positions of enums, groups and var-data.
 
-It follows the layout with plain arithmetic and shares no code with the generated decoders, so that a test can
-change a byte and know the name of its field.
+It follows the layout with plain arithmetic and shares no code with the generated decoders. So tests can
+damage a chosen byte and know which field an error must name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tensorpool.sbe.layout import BlockLayout, FieldLayout, MessageLayout
 
 @dataclass
 class MessageMap:
-    """Paths and offsets in an encoded message."""
+    """Path and offset of each enum, group and var-data, and the end of the message."""
 
     enums: list[tuple[str, int, FieldLayout]] = field(default_factory=list)
     groups: list[tuple[str, int]] = field(default_factory=list)
@@ -23,25 +23,29 @@ class MessageMap:
 
 
 def parse(layout: MessageLayout, encoded: bytes) -> MessageMap:
-    """Maps an encoded message."""
-    result = MessageMap()
+    """The positions within an encoded message."""
+    message_map = MessageMap()
     start = 8 if layout.has_header else 0
-    result.end = _walk(layout, encoded, start, layout.block_length, "", result)
-    return result
+    message_map.end = _parse_block(layout, encoded, start, layout.block_length, "", message_map)
+    return message_map
 
 
-def _walk(layout: BlockLayout, encoded: bytes, start: int, block: int, path: str, result: MessageMap) -> int:
-    for item in layout.encoded_fields:
-        if item.enum is not None:
-            result.enums.append((f"{path}{item.python_name}", start + item.offset, item))
-    at = start + block
+def _parse_block(
+    layout: BlockLayout, encoded: bytes, start: int, block: int, path: str, message_map: MessageMap
+) -> int:
+    for field_layout in layout.encoded_fields:
+        if field_layout.enum is not None:
+            offset = start + field_layout.offset
+            message_map.enums.append((f"{path}{field_layout.python_name}", offset, field_layout))
+    offset = start + block
     for group in layout.groups:
-        result.groups.append((f"{path}{group.python_name}", at))
-        length, count = struct.unpack_from("<HH", encoded, at)
-        at += 4
+        message_map.groups.append((f"{path}{group.python_name}", offset))
+        length, count = struct.unpack_from("<HH", encoded, offset)
+        offset += 4
         for index in range(count):
-            at = _walk(group, encoded, at, length, f"{path}{group.python_name}[{index}].", result)
+            entry_path = f"{path}{group.python_name}[{index}]."
+            offset = _parse_block(group, encoded, offset, length, entry_path, message_map)
     for data in layout.data:
-        result.data.append((f"{path}{data.python_name}", at))
-        at += 4 + struct.unpack_from("<I", encoded, at)[0]
-    return at
+        message_map.data.append((f"{path}{data.python_name}", offset))
+        offset += 4 + struct.unpack_from("<I", encoded, offset)[0]
+    return offset

@@ -1,4 +1,4 @@
-"""Round trips of generated messages through the codecs and through JSON."""
+"""Every message decodes to an equal message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_generated_message_survives_encoding_and_decoding(kind):
         assert kind.decode(encoded) == message
         assert kind.decode(encoded).encode() == encoded
         assert parse(layout, encoded).end == len(encoded)
-        # As the prefix of a larger buffer.
+        # Inside a larger buffer, with something else behind it.
         assert kind.decode_prefix(memoryview(encoded + after)) == (message, len(encoded))
         if layout.has_header:
             assert sbe.decode(bytearray(encoded)) == message

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorpool.bridge import FallbackUri
-from tensorpool.bridge.mappings import StreamAddress
 from tensorpool.errors import ConfigError
+from tensorpool.transport import StreamAddress
 
 GOOD = FallbackUri(
     "lab",

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tensorpool.bridge import BridgeSettings
-from tensorpool.bridge.mappings import StreamAddress, host_faults, resolve_mappings
+from tensorpool.bridge.mappings import host_faults, resolve_mappings
 from tensorpool.errors import InvalidConfig
 from tensorpool.runtime.config import Config
+from tensorpool.transport import StreamAddress
 
 PAYLOAD, CONTROL, METADATA = (f"aeron:udp?endpoint=10.0.0.2:{port}" for port in (40100, 40101, 40102))
 EXAMPLE = Path(__file__).parents[3] / "examples" / "bridge" / "bridge.toml"

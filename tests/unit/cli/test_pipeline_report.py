@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tensorpool.cli.pipeline import pipeline as command
 from tensorpool.cli.pipeline import report
-from tests.unit.pipeline.report.made import pipeline
+from tests.unit.pipeline.report.sample_tables import pipeline
 
 
 def test_the_page_lies_beside_the_tables_unless_said_otherwise(tmp_path: Path) -> None:

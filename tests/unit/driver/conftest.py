@@ -100,7 +100,7 @@ def media_driver(aeron_dir: Path) -> Iterator[Path]:
 @pytest.fixture
 def on(media_driver: Path, shm_base: Path) -> Iterator[_native.Conductor]:
     with connect(media_driver, shm_base) as context:
-        yield context._conductor
+        yield context.connection.conductor
 
 
 @pytest.fixture

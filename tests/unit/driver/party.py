@@ -83,7 +83,7 @@ class Client:
 
     def __init__(self, aeron_dir: Path | str, base: Path, turn: Callable[[], object]) -> None:
         self._context = connect(aeron_dir, base)
-        self.conductor = self._context._conductor
+        self.conductor = self._context.connection.conductor
         self._out = _native.Publication(self.conductor, "aeron:ipc", IDS.control)
         self._in = _native.Subscription(self.conductor, "aeron:ipc?tether=false", IDS.control)
         self._announces = _native.Subscription(self.conductor, "aeron:ipc?tether=false", IDS.announce)

@@ -1,4 +1,4 @@
-"""The Grafana board is one that Grafana takes: what its importer looks at, and what a person sees."""
+"""The Grafana dashboard: the fields that Grafana's importer reads, its queries and its grid."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from tools.grafana_dashboard import dashboard
 BOARD: dict[str, Any] = json.loads(
     Path(__file__).parents[3].joinpath("deploy", "grafana", "tensorpool.json").read_text("utf-8")
 )
-PANELS = [one for one in BOARD["panels"] if one["type"] != "row"]
-# Panels and units that every Grafana since 8 has without a plugin.
+PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
+# Panels and units that Grafana 8 and later have without a plugin.
 KINDS = {"row", "stat", "timeseries", "state-timeline"}
 UNITS = {"short", "cps", "Bps", "bytes", "s"}
-# Grafana's own, see "Global variables" in its manual.
+# Grafana's own; "Global variables" in its manual.
 GLOBAL = {"__rate_interval", "__all"}
 
 
-def test_it_is_what_its_source_says() -> None:
+def test_dashboard_is_up_to_date() -> None:
     assert dashboard() == BOARD, "run: python -m tools.grafana_dashboard > deploy/grafana/tensorpool.json"
 
 
-def test_it_can_be_imported() -> None:
-    # An id would be one of the author's own Grafana; without one it gets the next.
+def test_dashboard_can_be_imported() -> None:
+    # Without an id, Grafana assigns one.
     assert BOARD.get("id") is None
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", BOARD["uid"])
     assert BOARD["title"]
     assert BOARD["schemaVersion"] >= 36
-    numbers = [one["id"] for one in BOARD["panels"]]
-    assert sorted(set(numbers)) == sorted(numbers)
-    assert {one["type"] for one in BOARD["panels"]} <= KINDS
-    assert {one["fieldConfig"]["defaults"]["unit"] for one in PANELS} <= UNITS
+    ids = [panel["id"] for panel in BOARD["panels"]]
+    assert sorted(set(ids)) == sorted(ids)
+    assert {panel["type"] for panel in BOARD["panels"]} <= KINDS
+    assert {panel["fieldConfig"]["defaults"]["unit"] for panel in PANELS} <= UNITS
 
 
-def test_every_query_goes_to_the_data_source_that_was_chosen_and_uses_variables_that_there_are() -> None:
-    variables = {one["name"]: one for one in BOARD["templating"]["list"]}
+def test_queries_use_the_chosen_data_source_and_known_variables() -> None:
+    variables = {variable["name"]: variable for variable in BOARD["templating"]["list"]}
     assert variables["datasource"]["type"] == "datasource"
     assert variables["datasource"]["query"] == "prometheus"
     source = {"type": "prometheus", "uid": "${datasource}"}
@@ -46,25 +46,25 @@ def test_every_query_goes_to_the_data_source_that_was_chosen_and_uses_variables_
     for panel in PANELS:
         assert panel["datasource"] == source
         assert panel["targets"]
-        names = [one["refId"] for one in panel["targets"]]
+        names = [target["refId"] for target in panel["targets"]]
         assert len(set(names)) == len(names)
         for target in panel["targets"]:
             assert target["datasource"] == source
             used = set(re.findall(r"\$\{?(\w+)", target["expr"]))
             assert used <= GLOBAL | variables.keys(), target["expr"]
-            # A legend names only labels that are left after the query's own aggregation.
-            left = re.findall(r"\bby \(([^)]*)\)", target["expr"])
-            if left and "group_left" not in target["expr"]:
-                kept = {label.strip() for label in left[0].split(",")}
+            # A legend may use only the labels that the query's aggregation keeps.
+            grouped = re.findall(r"\bby \(([^)]*)\)", target["expr"])
+            if grouped and "group_left" not in target["expr"]:
+                kept = {label.strip() for label in grouped[0].split(",")}
                 assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= kept, target
 
 
-def test_panels_stand_side_by_side_on_a_grid_of_24_columns() -> None:
-    places = [one["gridPos"] for one in BOARD["panels"]]
-    for one in places:
-        assert 0 <= one["x"] < one["x"] + one["w"] <= 24
-        assert one["h"] > 0
-    for one, other in itertools.combinations(places, 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-        assert beside or above, (one, other)
+def test_panels_do_not_overlap_on_a_grid_of_24_columns() -> None:
+    positions = [panel["gridPos"] for panel in BOARD["panels"]]
+    for position in positions:
+        assert 0 <= position["x"] < position["x"] + position["w"] <= 24
+        assert position["h"] > 0
+    for first, second in itertools.combinations(positions, 2):
+        beside = first["x"] + first["w"] <= second["x"] or second["x"] + second["w"] <= first["x"]
+        above = first["y"] + first["h"] <= second["y"] or second["y"] + second["h"] <= first["y"]
+        assert beside or above, (first, second)

@@ -71,5 +71,5 @@ def test_channels_and_stacks_find_their_place(shape: tuple[int, ...], expected: 
 
 @pytest.mark.parametrize("shape", [(7,), (0, 4), (4, 0)])
 def test_what_has_no_rows_and_columns_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(NotAnImage, match="no picture"):
+    with pytest.raises(NotAnImage, match="not an image"):
         to_pixels(np.zeros(shape, np.uint8))

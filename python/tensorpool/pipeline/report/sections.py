@@ -222,13 +222,13 @@ def samples(report: Report) -> str:
 
 
 def _sample(one: Sample, title: str) -> str:
-    if one.picture is not None:
-        data = base64.b64encode(one.picture).decode()
+    if one.image is not None:
+        data = base64.b64encode(one.image).decode()
         inside = f'<img alt="frame {one.seq} of {escape(title)}" src="data:image/png;base64,{data}">'
     elif one.line:
         inside = sparkline(one.line)
     else:
-        inside = f"<p>{escape(one.words or 'nothing to see')}</p>"
+        inside = f"<p>{escape(one.problem or 'nothing to see')}</p>"
     shape = " x ".join(map(str, one.shape))
     when = f"<br>{moment(one.time_ns, with_date=False, fraction=True)}" if one.time_ns is not None else ""
     return (
