@@ -44,7 +44,7 @@ _RETIRED = {
     "hardships stranger strangers": "overload, untrusted client",
     "somebody nobody someone whoever everybody anybody": "client, consumer, producer",
 }
-_WORDS = {word: terms for words, terms in _RETIRED.items() for word in words.split()}
+_REPLACEMENTS = {word: terms for group, terms in _RETIRED.items() for word in group.split()}
 
 # Retired phrases, as they appear in snake case.
 _PHRASES = {
@@ -79,8 +79,8 @@ def retired_term(name: str) -> str | None:
     """The retired word or phrase that a name contains, with its replacements; None if there is none."""
     parts = [part.lower() for part in _PARTS.findall(name)]
     for part in parts:
-        if part in _WORDS:
-            return f"{part} ({_WORDS[part]})"
+        if part in _REPLACEMENTS:
+            return f"{part} ({_REPLACEMENTS[part]})"
     snake = f"_{'_'.join(parts)}_"
     for phrase, terms in _PHRASES.items():
         if f"_{phrase}_" in snake:
