@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tensorpool as tp
-from tests.integration.wishes.conftest import Wire
+from tests.integration.hello.conftest import Wire
 from tests.remote_process import RemoteProcess
 
 from .roles import Camera

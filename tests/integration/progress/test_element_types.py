@@ -8,7 +8,7 @@ import pytest
 import tensorpool as tp
 
 from .conftest import EAGER, Studio
-from .test_parts import Parts
+from .test_partial_frames import Parts
 
 
 @pytest.mark.parametrize("name", ["float16", "complex64", "complex128"])

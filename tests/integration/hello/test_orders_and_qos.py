@@ -7,7 +7,7 @@ import pytest
 
 from tensorpool.sbe import ConsumerConfig, Mode, QosConsumer, QosProducer
 
-from .test_own_streams import hello
+from .test_per_consumer_streams import hello
 
 DEADLINE_S = 60.0
 

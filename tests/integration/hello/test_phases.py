@@ -11,7 +11,7 @@ import pytest
 
 import tensorpool as tp
 
-from .test_orders_and_reports import DEADLINE_S, order
+from .test_orders_and_qos import DEADLINE_S, order
 
 BRIDGE = "bridge://1?stream=5"
 

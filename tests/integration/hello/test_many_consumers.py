@@ -14,7 +14,7 @@ from tensorpool.sbe import ConsumerConfig, Mode
 from tests.remote_process import RemoteProcess
 
 from .roles import Watcher
-from .test_orders_and_reports import order
+from .test_orders_and_qos import order
 
 SECOND_NS = 1_000_000_000
 SOURCE_HZ = 100

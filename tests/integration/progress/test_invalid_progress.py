@@ -13,7 +13,7 @@ import pytest
 import tensorpool as tp
 from tensorpool.sbe import FrameProgress, FrameProgressState
 from tests.integration.dataplane.hostile import HostileProducer
-from tests.integration.wishes.conftest import Wire
+from tests.integration.hello.conftest import Wire
 
 STARTED, PROGRESS, COMPLETE = (
     FrameProgressState.STARTED,

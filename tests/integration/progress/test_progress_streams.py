@@ -9,7 +9,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool.sbe import ConsumerConfig, ConsumerHello, FrameProgress, FrameProgressState, Mode
-from tests.integration.wishes.conftest import Wire
+from tests.integration.hello.conftest import Wire
 
 from .conftest import EAGER, Studio
 
