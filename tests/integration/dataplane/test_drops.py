@@ -156,7 +156,7 @@ ELSEWHERE = {
     "paused": "test_announces.py",
     "rested": "test_rested_readers.py",
     "skipped": "test_latest.py",
-    "rate_limited": "tests/integration/wishes",
+    "rate_limited": "tests/integration/hello",
     "unmapped": "below",
     "regressed": "below",
 }

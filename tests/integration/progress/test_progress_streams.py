@@ -1,4 +1,4 @@
-"""On which stream progress goes out and comes in (wire §5)."""
+"""The streams on which progress is published and received (wire §5)."""
 
 from __future__ import annotations
 
@@ -9,102 +9,108 @@ import pytest
 
 import tensorpool as tp
 from tensorpool.sbe import ConsumerConfig, ConsumerHello, FrameProgress, FrameProgressState, Mode
-from tests.integration.hello.conftest import Wire
+from tests.integration.hello.conftest import RawMessages
 
-from .conftest import EAGER, Studio
+from .conftest import EVERY_STEP, ProgressHarness
 
-# A producer that grants no stream of the ids that this process asks for.
-ELSEWHERE = {
+# A producer whose id range differs from the one of this process grants no control stream.
+OTHER_IDS = {
     "TENSORPOOL_CONTEXT__PER_CONSUMER_CONTROL_IDS": "34000-34999",
 }
 
 
-def progress_on(wire: Wire, stream_id: int) -> list[FrameProgress]:
-    return [m for m in wire.listen() if isinstance(m, FrameProgress) and m.stream_id == stream_id]
+def progress_on(messages: RawMessages, stream_id: int) -> list[FrameProgress]:
+    return [
+        message
+        for message in messages.receive()
+        if isinstance(message, FrameProgress) and message.stream_id == stream_id
+    ]
 
 
 @pytest.mark.requirement("wire-5-5", "wire-5-7")
-def test_a_granted_stream_carries_this_consumers_progress_and_nothing_else(
-    studio: Studio, context: tp.Context, wire: Callable[..., Wire]
+def test_granted_control_stream_carries_only_progress(
+    harness: ProgressHarness, context: tp.Context, raw_messages: Callable[..., RawMessages]
 ) -> None:
-    control = wire()
-    consumer = context.consumer(studio.stream_id, **EAGER)
-    camera = studio.camera()
-    studio.listens(camera, consumer)
-    channel, lane_id = consumer.standing()["control"]
-    config = control.find(ConsumerConfig, stream_id=studio.stream_id, control_stream_id=lane_id)
+    control = raw_messages()
+    consumer = context.consumer(harness.stream_id, **EVERY_STEP)
+    camera = harness.camera()
+    harness.wait_granted(camera, consumer)
+    channel, control_stream_id = consumer.standing()["control"]
+    config = control.find(ConsumerConfig, stream_id=harness.stream_id, control_stream_id=control_stream_id)
     assert isinstance(config, ConsumerConfig)
     assert (config.control_channel, config.consumer_id) == (channel, consumer.standing()["consumer_id"])
-    own = wire(lane_id)
+    granted = raw_messages(control_stream_id)
     seq = camera.call("claim", shape=[4, 5], progress="rows")
-    # Our ear may have come after the first words; what follows it hears.
-    studio.wait_until(lambda: own._subscription.is_connected)
+    # The test may subscribe after the first messages, and receives the following ones.
+    harness.wait_until(lambda: granted.is_connected)
     camera.call("fill", seq=seq, first=0, last=4)
     camera.call("offer")
     camera.call("commit", seq=seq)
-    own.find(FrameProgress, state=FrameProgressState.COMPLETE)
-    assert {type(message) for message in own.heard} == {FrameProgress}
+    granted.find(FrameProgress, state=FrameProgressState.COMPLETE)
+    assert {type(message) for message in granted.received} == {FrameProgress}
     parts = consumer.poll_progress()
     assert (parts[0].state, parts[-1].state, parts[-1].bytes_filled) == ("started", "complete", 40)
     assert len(parts) > 2
-    assert progress_on(control, studio.stream_id) == []
+    assert progress_on(control, harness.stream_id) == []
 
 
 @pytest.mark.requirement("wire-5-6")
-def test_with_a_stream_of_its_own_it_hears_the_rest_on_the_shared_one(
-    studio: Studio, context: tp.Context, wire: Callable[..., Wire]
+def test_consumer_with_a_control_stream_still_receives_configs(
+    harness: ProgressHarness, context: tp.Context, raw_messages: Callable[..., RawMessages]
 ) -> None:
-    control = wire()
-    consumer = context.consumer(studio.stream_id, **EAGER)
-    camera = studio.camera()
-    studio.listens(camera, consumer)
+    control = raw_messages()
+    consumer = context.consumer(harness.stream_id, **EVERY_STEP)
+    camera = harness.camera()
+    harness.wait_granted(camera, consumer)
     standing = consumer.standing()
     seq = camera.call("claim", shape=[4, 5], progress="rows")
     assert consumer.epoch is not None
-    stray = FrameProgress(
-        stream_id=studio.stream_id,
+    other_progress = FrameProgress(
+        stream_id=harness.stream_id,
         epoch=consumer.epoch,
         seq=seq,
         payload_bytes_filled=30,
         state=FrameProgressState.PROGRESS,
     )
-    control.say(stray)
-    channel, lane_id = standing["control"]
-    control.say(
+    control.publish(other_progress)
+    channel, control_stream_id = standing["control"]
+    control.publish(
         ConsumerConfig(
-            stream_id=studio.stream_id,
+            stream_id=harness.stream_id,
             consumer_id=standing["consumer_id"],
             use_shm=True,
             mode=Mode.RATE_LIMITED,
             control_channel=channel,
-            control_stream_id=lane_id,
+            control_stream_id=control_stream_id,
         )
     )
-    studio.wait_until(lambda: consumer.standing()["mode"] == "rate_limited")
-    assert [part.bytes_filled for part in consumer.poll_progress()] == [0], "progress comes on its own stream"
+    harness.wait_until(lambda: consumer.standing()["mode"] == "rate_limited")
+    assert [part.bytes_filled for part in consumer.poll_progress()] == [0], (
+        "progress arrives on the per-consumer stream"
+    )
 
 
-def test_who_is_granted_none_hears_it_on_the_shared_stream(
-    studio: Studio, context: tp.Context, parts_of: Callable[..., list[tp.Progress]]
+def test_declined_consumer_receives_progress_on_the_shared_stream(
+    harness: ProgressHarness, context: tp.Context, collect_parts: Callable[..., list[tp.Progress]]
 ) -> None:
-    consumer = context.consumer(studio.stream_id, **EAGER)
-    camera = studio.camera(env=ELSEWHERE)
-    studio.listens(camera, consumer, on_own=False)
+    consumer = context.consumer(harness.stream_id, **EVERY_STEP)
+    camera = harness.camera(env=OTHER_IDS)
+    harness.wait_granted(camera, consumer, on_own=False)
     assert consumer.standing()["control"] is None
     last = camera.call("claim", shape=[4, 5], progress="rows")
     camera.call("fill", seq=last, first=0, last=4, shift=3)
-    part = parts_of(consumer, lambda part: part.seq == last and part.rows == 4)[-1]
+    part = collect_parts(consumer, lambda part: part.seq == last and part.rows == 4)[-1]
     assert part.array[:, 0].tolist() == [3, 4, 5, 6]
 
 
-def test_a_stranger_without_a_stream_of_its_own_hears_it_on_the_shared_one(
-    studio: Studio, wire: Callable[..., Wire]
+def test_foreign_consumer_receives_progress_on_the_shared_stream(
+    harness: ProgressHarness, raw_messages: Callable[..., RawMessages]
 ) -> None:
-    control = wire()
-    camera = studio.camera()
+    control = raw_messages()
+    camera = harness.camera()
     fields: dict[str, Any] = {"progress_interval_us": 0, "progress_bytes_delta": 1}
     hello = ConsumerHello(
-        stream_id=studio.stream_id,
+        stream_id=harness.stream_id,
         consumer_id=77,
         supports_shm=True,
         supports_progress=True,
@@ -113,15 +119,15 @@ def test_a_stranger_without_a_stream_of_its_own_hears_it_on_the_shared_one(
         **fields,
     )
 
-    def told() -> bool:
-        control.say(hello)
+    def has_all_steps() -> bool:
+        control.publish(hello)
         seq = camera.call("claim", shape=[4, 5], progress="rows")
         camera.call("fill", seq=seq, first=0, last=4)
         camera.call("commit", seq=seq)
-        words = [p for p in progress_on(control, studio.stream_id) if p.seq == seq]
-        # One step or another may be left out.
+        progress = [each for each in progress_on(control, harness.stream_id) if each.seq == seq]
+        # Some steps may be combined.
         return {("STARTED", 0), ("PROGRESS", 30), ("PROGRESS", 40), ("COMPLETE", 40)} <= {
-            (p.state.name, p.payload_bytes_filled) for p in words
+            (each.state.name, each.payload_bytes_filled) for each in progress
         }
 
-    studio.wait_until(told)
+    harness.wait_until(has_all_steps)
