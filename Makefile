@@ -70,7 +70,7 @@ lint: check-rust
 	@tools/step "stub of the native module" \
 	    env MYPYPATH=python python -m mypy.stubtest tensorpool._native \
 	        --allowlist tools/stubtest.allowlist --ignore-unused-allowlist
-	@tools/step clippy tools/like-maturin cargo clippy $(CARGO_FLAGS) --all-targets --quiet -- --deny warnings
+	@tools/step clippy tools/with-maturin-env cargo clippy $(CARGO_FLAGS) --all-targets --quiet -- --deny warnings
 
 bench: $(NATIVE) $(BENCH_DEPENDENCIES)
 	@python -m benchmarks $(ARGS)
@@ -103,7 +103,7 @@ check-source: $(DEPENDENCIES)
 	@tools/step mypy python -m mypy $(TYPED)
 
 check-native: $(NATIVE)
-	@tools/step "cargo test" tools/like-maturin cargo test $(CARGO_FLAGS) --quiet
+	@tools/step "cargo test" tools/with-maturin-env cargo test $(CARGO_FLAGS) --quiet
 	@tools/step "cargo test under loom" env RUSTFLAGS="--cfg loom" \
 	    cargo test --release --locked --quiet --target-dir target/loom --package tensorpool-core --test loom
 

@@ -1,8 +1,7 @@
-"""A process that has imported everything and has begun nothing: it forks others, which start in no time.
+"""A fork server: a process that has imported the modules of test processes and forks them on request.
 
-What a forked one inherits is a fresh interpreter with its modules, nothing of the test's. So it is like
-`python -m …`, without the third of a second that imports take; a test that kills processes all the time needs
-many.
+A forked process has the imported modules and nothing else of the test, like `python -m …` but without the
+third of a second that imports take. Tests that kill many processes need it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MAX_REQUEST_BYTES = 1 << 20
 
 
 class ForkedProcess:
-    """A forked process, as `subprocess.Popen` would show it."""
+    """A process of the fork server, with the interface of `subprocess.Popen`."""
 
     def __init__(
         self, fork_server: ForkServer, pid: int, stdin: IO[bytes] | None, stdout: IO[bytes] | None
@@ -41,60 +40,74 @@ class ForkedProcess:
         self.stdout = stdout
         self.returncode: int | None = None
         self._server = fork_server
-        self._end = os.pidfd_open(pid)
+        self._pidfd = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
+        """Exit status; None while the process runs."""
         return self._wait(0)
 
     def wait(self, timeout: float | None = None) -> int:
+        """Waits for the end; returns the exit status."""
         status = self._wait(timeout)
         if status is None:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         return status
 
     def _wait(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._end], [], [], timeout)[0]:
-            self.returncode = self._server.ask({"reap": self.pid})
-            os.close(self._end)
+        if self.returncode is None and select.select([self._pidfd], [], [], timeout)[0]:
+            self.returncode = self._server.request({"reap": self.pid})
+            os.close(self._pidfd)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        # Not reaped, its number is still its own.
+        """Sends a signal unless the process has ended."""
+        # Until it is reaped, the process id is not reused.
         if self.poll() is None:
-            signal.pidfd_send_signal(self._end, number)
+            signal.pidfd_send_signal(self._pidfd, number)
 
     def kill(self) -> None:
+        """Sends SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def terminate(self) -> None:
+        """Sends SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
 
 class ForkServer:
-    """The test's end."""
+    """The test's side of the fork server."""
 
     def __init__(self, *modules: str, env: dict[str, str] | None = None) -> None:
-        """`env`: what the dynamic linker has to find, say; each child has an environment of its own."""
-        # Each answer is to the last question.
-        self._asking = threading.Lock()
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            command = [sys.executable, "-m", "tests.fork_server", str(theirs.fileno()), *PRELOADED, *modules]
+        """Imports `modules` in addition to PRELOADED. `env` is that of the server (for the dynamic linker);
+        each forked process has its own environment."""
+        # The socket carries one request and its reply at a time.
+        self._lock = threading.Lock()
+        self._socket, server_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with server_socket:
+            command = [
+                sys.executable,
+                "-m",
+                "tests.fork_server",
+                str(server_socket.fileno()),
+                *PRELOADED,
+                *modules,
+            ]
             self._process = subprocess.Popen(
                 command,
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[server_socket.fileno()],
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **(env or {})},
             )
 
-    def ask(self, request: dict[str, Any], descriptors: list[int] | None = None) -> int:
-        with self._asking:
+    def request(self, request: dict[str, Any], descriptors: list[int] | None = None) -> int:
+        """Sends a request with file descriptors; returns the reply."""
+        with self._lock:
             socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors or [])
-            answer = self._socket.recv(64)
-        if not answer:
-            raise RuntimeError(f"the nursery has ended with {self._process.wait()}")
-        return int(answer)
+            reply = self._socket.recv(64)
+        if not reply:
+            raise RuntimeError(f"the fork server has ended with status {self._process.wait()}")
+        return int(reply)
 
     def start(
         self,
@@ -104,20 +117,21 @@ class ForkServer:
         pipes: bool = True,
         log: IO[bytes] | None = None,
     ) -> ForkedProcess:
-        """Runs `module:function` with these arguments, with pipes at both ends or its output in a log."""
-        nowhere = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        """Runs `module:function` with these arguments, with pipes for stdin and stdout or with output in a
+        log."""
+        devnull = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         ends: list[int] = []
         if pipes:
-            (their_in, our_in), (our_out, their_out) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
-            ends = [their_in, their_out]
-        error = 2 if log is None else log.fileno()
-        standard = [*ends, error] if pipes else [nowhere, error, error]
+            (child_in, our_in), (our_out, child_out) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+            ends = [child_in, child_out]
+        stderr = 2 if log is None else log.fileno()
+        standard = [*ends, stderr] if pipes else [devnull, stderr, stderr]
         request = {"main": main, "arguments": arguments, "env": {**os.environ, **(env or {})}}
         try:
-            pid = self.ask(request, standard)
+            pid = self.request(request, standard)
         finally:
-            for end in (*ends, nowhere):
-                os.close(end)
+            for descriptor in (*ends, devnull):
+                os.close(descriptor)
         if not pipes:
             return ForkedProcess(self, pid, None, None)
         return ForkedProcess(self, pid, os.fdopen(our_in, "wb"), os.fdopen(our_out, "rb"))
@@ -125,27 +139,28 @@ class ForkServer:
     def run(
         self, module: str, *arguments: str, env: dict[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """`python -m module …` until its end, as `subprocess.run` would, in exactly this environment."""
+        """Runs `python -m module …` to its end, like `subprocess.run`, in exactly this environment."""
         request = {"module": module, "arguments": arguments, "env": env, "cwd": os.getcwd()}
-        nowhere = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        devnull = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             try:
-                child = ForkedProcess(
-                    self, self.ask(request, [nowhere, out.fileno(), err.fileno()]), None, None
+                process = ForkedProcess(
+                    self, self.request(request, [devnull, out.fileno(), err.fileno()]), None, None
                 )
             finally:
-                os.close(nowhere)
+                os.close(devnull)
             try:
-                status = child.wait(timeout)
+                status = process.wait(timeout)
             finally:
-                child.kill()
-                child.wait()
+                process.kill()
+                process.wait()
             out.seek(0)
             err.seek(0)
-            printed, said = out.read().decode(), err.read().decode()
-        return subprocess.CompletedProcess([module, *arguments], status, printed, said)
+            stdout, stderr = out.read().decode(), err.read().decode()
+        return subprocess.CompletedProcess([module, *arguments], status, stdout, stderr)
 
     def close(self) -> None:
+        """Ends the server."""
         self._socket.close()
         self._process.wait()
 
@@ -157,7 +172,7 @@ class ForkServer:
 
 
 def serve(descriptor: int) -> None:
-    """The nursery itself: forks and reaps as it is told, until the test has closed its end."""
+    """Main loop of the server process: forks and reaps on request until the test closes the socket."""
     with socket.socket(fileno=descriptor) as control:
         gc.collect()
         gc.freeze()
@@ -175,16 +190,16 @@ def serve(descriptor: int) -> None:
                 control.close()
                 run_request(request, standard)
             control.send(str(pid).encode())
-            for one in standard:
-                os.close(one)
+            for opened in standard:
+                os.close(opened)
 
 
 def run_request(request: dict[str, Any], standard: list[int]) -> None:
-    """In the child: becomes the process that was asked for. Does not return."""
-    for number, one in enumerate(standard):
-        os.dup2(one, number)
-    for one in standard:
-        os.close(one)
+    """Runs a request in the forked process. Does not return."""
+    for number, descriptor in enumerate(standard):
+        os.dup2(descriptor, number)
+    for opened in standard:
+        os.close(opened)
     sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
     os.environ.clear()
     os.environ.update(request["env"])

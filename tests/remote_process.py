@@ -1,8 +1,8 @@
-"""A real process at the end of a pipe: a test tells it what to do, it answers in JSON lines.
+"""A child process that a test controls by method calls: JSON lines over pipes.
 
-`Remote(Role, ...)` starts a fresh interpreter (no fork: it would inherit what the test holds), makes a
-`Role` there and calls its methods. What a method returns comes back, what it raises is raised here as
-`RemoteError`. The process ends by itself when its pipe is closed, so none outlives the test run.
+`RemoteProcess(Role, ...)` starts a new interpreter (a fork would inherit the test's resources), creates a
+`Role` there and calls its methods. The test gets the return value; an exception is raised in the test as
+`RemoteError`. The process ends when its pipe is closed, so none outlives the test run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TIMEOUT_S = 60.0
 
 
 class RemoteError(Exception):
-    """The method raised. `kind` is the class over there."""
+    """An exception of the called method. `kind` is the name of its class."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(f"{kind}: {text}")
@@ -37,11 +37,11 @@ class RemoteError(Exception):
 
 
 class RemoteDied(Exception):
-    """The process ended without an answer."""
+    """The process ended without a reply."""
 
 
 class RemoteProcess:
-    """The test's end of the pipe."""
+    """The test's side of the pipes."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class RemoteProcess:
         fork_server: ForkServer | None = None,
         prefix: Sequence[str] = (),
     ) -> None:
-        """In a fresh interpreter, or in one that a nursery has ready. `prefix` is a command that runs it
-        elsewhere, in another namespace say."""
+        """Starts a new interpreter, or a process of the fork server. `prefix` is a command that runs the
+        interpreter elsewhere, for example in another network namespace."""
         arguments = (f"{role.__module__}:{role.__qualname__}", json.dumps(args))
         self._process: subprocess.Popen[bytes] | ForkedProcess
         if fork_server is not None:
@@ -65,56 +65,62 @@ class RemoteProcess:
                 cwd=ROOT,
                 env={**os.environ, **(env or {})},
             )
-        self._rest = b""
+        self._buffer = b""
 
     @property
     def pid(self) -> int:
+        """Process id."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
+        """Whether the process has not ended."""
         return self._process.poll() is None
 
     def send(self, method: str, /, **arguments: Any) -> None:
-        """Asks without waiting for the answer, which `answer` fetches later."""
+        """Sends a call without waiting; `receive` returns its reply."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([method, arguments]).encode() + b"\n")
         self._process.stdin.flush()
 
     def receive(self, timeout: float = TIMEOUT_S) -> Any:
+        """Waits for the reply of the last call; returns its value or raises its error."""
         assert self._process.stdout is not None
         deadline = time.monotonic() + timeout
-        while b"\n" not in self._rest:
+        while b"\n" not in self._buffer:
             left = max(0.0, deadline - time.monotonic())
             if not select.select([self._process.stdout], [], [], left)[0]:
-                raise TimeoutError(f"process {self.pid} gave no answer within {timeout:g} s")
-            got = os.read(self._process.stdout.fileno(), 1 << 16)
-            if not got:
+                raise TimeoutError(f"process {self.pid} sent no reply within {timeout:g} s")
+            data = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not data:
                 raise RemoteDied(f"process {self.pid} ended with {self._process.wait(TIMEOUT_S)}")
-            self._rest += got
-        line, _, self._rest = self._rest.partition(b"\n")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise RemoteError(*answer["error"])
-        return answer["value"]
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        reply = json.loads(line)
+        if "error" in reply:
+            raise RemoteError(*reply["error"])
+        return reply["value"]
 
     def call(self, method: str, /, *, reply_timeout: float = TIMEOUT_S, **arguments: Any) -> Any:
+        """Calls a method and waits for its reply."""
         self.send(method, **arguments)
         return self.receive(reply_timeout)
 
     def kill(self) -> None:
-        """kill -9, and the process is reaped: its number belongs to nobody afterwards."""
+        """Sends SIGKILL and reaps the process, so its id may be reused afterwards."""
         self._process.kill()
         self._process.wait(TIMEOUT_S)
 
     def stop(self) -> None:
+        """Sends SIGSTOP."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
+        """Sends SIGCONT."""
         self._process.send_signal(signal.SIGCONT)
 
     def end(self) -> int:
-        """Closes the pipe and waits; the status it ended with."""
+        """Closes the pipe and waits; returns the exit status."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -132,7 +138,7 @@ class RemoteProcess:
 
     def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         if self.alive:
-            # A test that failed may have left it stopped.
+            # A failed test may have left the process stopped.
             self.resume()
             if exc_type is not None:
                 self.kill()
@@ -140,22 +146,22 @@ class RemoteProcess:
 
 
 def serve(role: object) -> None:
-    """The other end: one line in, one line out, until the pipe closes."""
-    # Whatever else the process prints must not get between the answers.
-    answers = os.fdopen(os.dup(1), "w")
+    """Main loop of the process: one call per line, one reply per line, until the pipe closes."""
+    # Other output of the process must not mix with the replies.
+    replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
         method, arguments = json.loads(line)
         try:
-            answer = {"value": getattr(role, method)(**arguments)}
+            reply = {"value": getattr(role, method)(**arguments)}
         except Exception as error:
-            answer = {"error": [type(error).__name__, str(error)]}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+            reply = {"error": [type(error).__name__, str(error)]}
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
 
 
 class Background:
-    """A loop on a thread of its own that runs until told to stop; an error in it comes out at the stop."""
+    """A loop on its own thread that runs until `stop`, which raises an error of the loop."""
 
     def __init__(self, loop: Callable[[threading.Event], None]) -> None:
         self._stop = threading.Event()
@@ -171,21 +177,23 @@ class Background:
 
     @property
     def running(self) -> bool:
+        """Whether the loop has not ended."""
         return self._thread.is_alive()
 
     def check(self) -> None:
-        """Raises what the loop has died of, if it has."""
+        """Raises the error of the loop, if it failed."""
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
+        """Stops the loop and raises its error, if it failed."""
         self._stop.set()
         self._thread.join(TIMEOUT_S)
         self.check()
 
 
 def main() -> None:
-    """The process: makes its role and does what it is told."""
+    """Creates the role of the command line and serves calls to it."""
     module, _, name = sys.argv[1].partition(":")
     serve(getattr(importlib.import_module(module), name)(*json.loads(sys.argv[2])))
 

@@ -1,4 +1,4 @@
-"""Which tests one worker process runs when several run side by side (`make test`)."""
+"""Distribution of the tests to xdist workers (`make test`). A pytest plugin."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# A Spark session takes seconds to start and a core to run: one worker has it.
-_ONE_SPARK = ("tests/integration/spark/", "tests/integration/pipeline/")
+# A Spark session takes seconds to start and a core to run: one worker runs all of its tests.
+_SPARK_TESTS = ("tests/integration/spark/", "tests/integration/pipeline/")
 
 
 class SparkAwareScheduler(LoadScopeScheduling):  # type: ignore[misc]
-    """Tests of a file stay together, for its fixtures; so do all that use Spark."""
+    """Keeps the tests of a file on one worker, because they share fixtures, and all Spark tests too."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith(_ONE_SPARK) else nodeid.partition("::")[0]
+        return "spark" if nodeid.startswith(_SPARK_TESTS) else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -84,10 +84,10 @@ def test_a_lineage_is_shown_as_on_the_page(programs: list[Path], environment: di
 
 
 def test_every_type_of_the_table_is_carried_so() -> None:
-    from tensorpool.attributes.dtypes import CARRIED
+    from tensorpool.attributes.dtypes import CARRIERS
 
     rows = [line.split("|")[1:3] for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
     told = {name.strip(" `"): how.strip() for names, how in rows for name in names.split(",")}
-    assert set(told) == set(CARRIED)
-    for name, carried in CARRIED.items():
-        assert told[name].split(",")[0].split(" ")[0] == carried.carrier, name
+    assert set(told) == set(CARRIERS)
+    for name, carried in CARRIERS.items():
+        assert told[name].split(",")[0].split(" ")[0] == carried.name, name

@@ -43,7 +43,7 @@ def test_it_looks_right_wherever_it_is_looked_at(tmp_path: Path, chromium: Brows
         assert chromium.run("return document.documentElement.scrollWidth") <= width, name
         assert chromium.run(_COVERED) == [], name
         colours[name] = chromium.run("return getComputedStyle(document.body).backgroundColor")
-        assert len(chromium.picture()) > 20_000, name
+        assert len(chromium.screenshot()) > 20_000, name
     assert colours["desk"] == colours["phone"] != colours["dark"]
     assert chromium.log() == []
     assert chromium.pdf().startswith(b"%PDF")

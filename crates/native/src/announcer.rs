@@ -17,6 +17,11 @@ use tensorpool_dataplane::conductor::Endpoint;
 use crate::conductor::Conductor;
 use crate::errors;
 
+/// Announces the streams of a driver, refreshes the activity timestamps of their regions, and watches the
+/// locks of their producers.
+///
+/// The conductor's thread does this, so that a busy interpreter delays no announce. Any thread may call the
+/// methods. All of them raise `ForkedError` in a forked child.
 #[pyclass(name = "Beacons", frozen, module = "tensorpool._native")]
 pub struct StreamAnnouncer {
     announcer: Arc<plane::StreamAnnouncer>,
@@ -27,7 +32,10 @@ pub struct StreamAnnouncer {
 
 #[pymethods]
 impl StreamAnnouncer {
-    /// Announces and refreshes activity timestamps every `period_ns`, until `stall_ns` pass without a `beat`.
+    /// Announces and refreshes activity timestamps every `period_ns`, until `stall_ns` pass without a
+    /// `beat`.
+    ///
+    /// Raises `ValueError` if one of them is 0.
     #[new]
     #[pyo3(signature = (conductor, *, period_ns, stall_ns))]
     fn new(conductor: &Bound<'_, Conductor>, period_ns: u64, stall_ns: u64) -> PyResult<Self> {
@@ -39,8 +47,12 @@ impl StreamAnnouncer {
         Ok(Self { announcer, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// Announces the regions of a stream in place of earlier ones. If that fails, the stream is not
-    /// announced.
+    /// Announces the regions of a stream in place of earlier ones, and watches the lock of their producer.
+    ///
+    /// `lock_memory` also locks the regions into memory. If this call fails, the stream is not announced.
+    ///
+    /// Raises `RegionRejected` if a region is invalid, `OSError` if its lock cannot be watched or its
+    /// memory not be locked, `ClosedError` after `close`.
     #[pyo3(name = "put", signature = (*, stream_id, epoch, producer_id, nslots, header_uri, pools, base_dirs, lock_memory = false))]
     fn announce(
         &self,
@@ -87,14 +99,14 @@ impl StreamAnnouncer {
         })
     }
 
-    /// Stops announcing a stream. False if there was none.
+    /// Stops announcing a stream. Returns False if it was not announced.
     #[pyo3(name = "remove")]
     fn withdraw(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.announcer.withdraw(stream_id)))
     }
 
-    /// Reports that the driver's duty cycle is running.
+    /// Reports that the driver's duty cycle is running. Without it announces stop after `stall_ns`.
     #[pyo3(name = "beat")]
     fn heartbeat(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
@@ -102,7 +114,7 @@ impl StreamAnnouncer {
         Ok(())
     }
 
-    /// Returns (stream id, epoch) of each producer whose lock was released, once.
+    /// Returns (stream id, epoch) of each producer whose lock was released since the last call.
     #[pyo3(name = "deaths")]
     fn dead_producers(&self, py: Python<'_>) -> PyResult<Vec<(u32, u64)>> {
         errors::check_fork(py, self.fork_guard)?;

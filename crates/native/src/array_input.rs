@@ -338,7 +338,7 @@ unsafe fn copy_item(dst: *mut u8, src: *const u8, item: usize) {
     }
 }
 
-/// Copies `source` into `target` (both contiguous) with the routine that fills slots: the plain copy that
+/// Copies `source` into `target`, both contiguous, with the routine that fills slots: the plain copy that
 /// benchmarks compare with.
 #[pyfunction]
 pub fn copy_bytes(py: Python<'_>, target: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -9,8 +9,12 @@ use crate::checksum::PinnedBuffer;
 /// tables of columns and of buffers, and the first batch that describes its tensors identically.
 type BatchTuple = (usize, usize, usize, usize, u64, u64, usize, usize, usize);
 
-/// The complete batches behind the one at `model` that differ from it in numbers only. Any other batch ends
-/// the scan.
+/// Returns the complete record batches behind the one at offset `model` that differ from it in numbers
+/// only.
+///
+/// Any other batch ends the scan. Each result has the fields of `BatchPlace`: start, body, end, rows, first
+/// and last sequence, the offsets of the tables of columns and of buffers, and the first batch that
+/// describes its tensors identically.
 #[pyfunction]
 #[pyo3(name = "batches_like", signature = (data, model, *, body_bytes_at, rows_at, nodes, buffers, check_at, seq, sources))]
 pub fn scan_batches(

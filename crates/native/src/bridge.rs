@@ -33,6 +33,10 @@ fn losses<'py>(py: Python<'py>, lost: &[u64; Loss::COUNT]) -> PyResult<Bound<'py
     Ok(dict)
 }
 
+/// Sends the frames of consumers over one Aeron stream, on a thread of its own (bridge §2).
+///
+/// Any thread may call the methods. All of them raise `ForkedError` in a forked child; those that take a
+/// stream id raise `KeyError` for a stream that was not added.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct BridgeSender {
     sender: Arc<Sender>,
@@ -55,6 +59,8 @@ impl BridgeSender {
 
 #[pymethods]
 impl BridgeSender {
+    /// Starts the thread. `chunk_bytes` of None: as many as fit one datagram of `mtu_bytes`, or of the
+    /// publication's MTU. Raises `ValueError` for an unknown idle strategy.
     #[new]
     #[pyo3(signature = (conductor, channel, stream_id, *, mtu_bytes = None, chunk_bytes = None, max_chunk_bytes = 65_535, max_payload_bytes = 1 << 30, integrity = false, idle = "backoff"))]
     fn new(
@@ -90,7 +96,8 @@ impl BridgeSender {
         })
     }
 
-    /// Sends the frames of that consumer from now on. Nobody else may poll it.
+    /// Sends the frames of that consumer from now on. No other code may poll it. Raises `ValueError` if its
+    /// stream is sent already.
     fn add(&self, py: Python<'_>, consumer: &Bound<'_, Consumer>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         let plane = consumer.get().plane();
@@ -103,14 +110,14 @@ impl BridgeSender {
         Ok(())
     }
 
-    /// The announce of that epoch was forwarded: its frames may follow.
+    /// Allows the frames of an epoch to be sent: its announce was forwarded.
     #[pyo3(name = "announced")]
     fn on_announce(&self, py: Python<'_>, stream_id: u32, epoch: u64) -> PyResult<()> {
         self.source(py, stream_id)?.on_announce(epoch);
         Ok(())
     }
 
-    /// Frames that the consumer received, by outcome.
+    /// Returns the frames that the consumer received by outcome, and the chunks and bytes sent.
     fn counters<'py>(&self, py: Python<'py>, stream_id: u32) -> PyResult<Bound<'py, PyDict>> {
         let source = self.source(py, stream_id)?;
         let c = source.counters();
@@ -131,15 +138,15 @@ impl BridgeSender {
         Ok(dict)
     }
 
-    /// The sessions of this run, the position in the last of them, and the frames of the stream sent up to
-    /// there. None while there is no publication.
+    /// Returns the sessions of this run, the position in the last of them, and the frames of the stream
+    /// sent up to there. None while there is no publication.
     #[pyo3(name = "place")]
     fn position(&self, py: Python<'_>, stream_id: u32) -> PyResult<Option<(Vec<i32>, i64, u64)>> {
         let source = self.source(py, stream_id)?;
         Ok(py.detach(|| self.sender.position_of(&source)).map(|p| (p.sessions, p.position, p.sent)))
     }
 
-    /// Frames sent, their bytes, and frames not sent; over all streams.
+    /// Returns frames sent, their bytes, and frames not sent; over all streams.
     #[pyo3(name = "sums")]
     fn totals(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         errors::check_fork(py, self.fork_guard)?;
@@ -153,18 +160,21 @@ impl BridgeSender {
         Ok(py.detach(|| self.sender.chunk_sizes()).map(|s| (s.first, s.rest)))
     }
 
+    /// Whether the publication exists.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.sender.is_ready()))
     }
 
+    /// Whether a receiver subscribes to the publication.
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.sender.is_connected()))
     }
 
+    /// Ends the thread and closes the publication.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         py.detach(|| self.sender.stop());
@@ -173,6 +183,11 @@ impl BridgeSender {
     }
 }
 
+/// Receives frames from a bridge sender and writes them with local producers, on a thread of its own
+/// (bridge §2).
+///
+/// Any thread may call the methods. All of them raise `ForkedError` in a forked child; those that take a
+/// stream id raise `KeyError` for a stream that was not added.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct BridgeReceiver {
     receiver: Arc<Receiver>,
@@ -183,6 +198,8 @@ pub struct BridgeReceiver {
 
 #[pymethods]
 impl BridgeReceiver {
+    /// Starts the thread. A frame that is incomplete after `timeout_ns` is lost; a source that announces
+    /// nothing for `silence_ns` is stale. Raises `ValueError` for an unknown idle strategy.
     #[new]
     #[pyo3(signature = (conductor, channel, stream_id, control_channel, control_stream_id, *, chunk_bytes, max_payload_bytes, timeout_ns, silence_ns, integrity = false, idle = "backoff"))]
     fn new(
@@ -214,7 +231,7 @@ impl BridgeReceiver {
     }
 
     /// Adds a source stream and its destination. `progress`: channel and stream id that its progress is
-    /// forwarded to.
+    /// forwarded to. Raises `ValueError` if the stream was added already.
     #[pyo3(signature = (stream_id, dest_stream_id, progress = None))]
     fn add(
         &self,
@@ -247,21 +264,22 @@ impl BridgeReceiver {
         }
     }
 
-    /// Removes the destination: nothing is written with that producer when this returns.
+    /// Removes the destination: nothing is written with that producer when this returns. Returns False if
+    /// there was none.
     #[pyo3(name = "take")]
     fn clear_destination(&self, py: Python<'_>, stream_id: u32) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.clear_destination(stream_id)))
     }
 
-    /// Source streams that have no destination at the moment.
+    /// Returns the source streams that have no destination at the moment.
     #[pyo3(name = "wanting")]
     fn without_destination(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.without_destination()))
     }
 
-    /// The state of a mapping: the announced layout of its source, and its counters.
+    /// Returns the state of a mapping: the announced layout of its source, and its counters.
     #[pyo3(name = "standing")]
     fn state<'py>(&self, py: Python<'py>, stream_id: u32) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -298,8 +316,8 @@ impl BridgeReceiver {
         Ok(dict)
     }
 
-    /// The outcome of a stream's frames in these sessions: delivered, turned away, lost by reason; and
-    /// whether that is all of them.
+    /// Returns the outcome of a stream's frames in these sessions: delivered, turned away, lost by reason;
+    /// and whether that is all of them.
     fn received<'py>(
         &self,
         py: Python<'py>,
@@ -312,8 +330,10 @@ impl BridgeReceiver {
         Ok((counts.delivered, counts.turned_away, losses(py, &counts.lost)?, is_all))
     }
 
-    /// As `received`, up to a position in one session, or up to its start. None: the session has not been
-    /// read up to there yet, or the position is too old and a later one must be requested.
+    /// Returns the same counts as `received`, up to a position in one session, or up to its start.
+    ///
+    /// None: the session has not been read up to there yet, or the position is too old and a later one must
+    /// be requested.
     #[pyo3(name = "cut", signature = (stream_id, session, position = None))]
     fn ledger_start<'py>(
         &self,
@@ -332,15 +352,15 @@ impl BridgeReceiver {
         }
     }
 
-    /// Frames delivered, their bytes, and frames that were received in part and not delivered; over all
-    /// streams.
+    /// Returns frames delivered, their bytes, and frames that were received in part and not delivered; over
+    /// all streams.
     #[pyo3(name = "sums")]
     fn totals(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.totals()))
     }
 
-    /// Rejected messages of the payload stream, by reason.
+    /// Returns the number of rejected messages of the payload stream, by reason.
     #[pyo3(name = "refused")]
     fn rejected<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -355,7 +375,7 @@ impl BridgeReceiver {
         Ok(dict)
     }
 
-    /// Messages of the control stream that are neither announces nor progress.
+    /// Returns up to `limit` messages of the control stream that are neither announces nor progress.
     #[pyo3(name = "words", signature = (limit = 64))]
     fn poll_messages<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -363,18 +383,21 @@ impl BridgeReceiver {
         PyList::new(py, messages.iter().map(|message| PyBytes::new(py, message)))
     }
 
+    /// Whether the subscriptions exist.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.is_ready()))
     }
 
+    /// Whether a sender publishes to the payload stream.
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.receiver.is_connected()))
     }
 
+    /// Ends the thread and closes the subscriptions.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         py.detach(|| self.receiver.stop());
@@ -386,8 +409,8 @@ impl BridgeReceiver {
 /// A channel and a stream id.
 type ChannelStream = (String, i32);
 
-/// The parts of a `bridge://` URI: its id, channel and stream id of payloads and of control, the source
-/// stream id.
+/// Returns the parts of a `bridge://` URI: its id, channel and stream id of payloads, those of control, and
+/// the source stream id. Raises `ValueError` with the reason if the URI is invalid.
 #[pyfunction]
 #[pyo3(name = "parse_fallback")]
 pub fn parse_fallback_uri(text: &str) -> PyResult<(String, ChannelStream, ChannelStream, u32)> {
@@ -395,7 +418,8 @@ pub fn parse_fallback_uri(text: &str) -> PyResult<(String, ChannelStream, Channe
     Ok((uri.instance_id, uri.payload, uri.control, uri.stream_id))
 }
 
-/// Why frames are lost at a receiver: (name, meaning, whether a chunk never came).
+/// Returns the reasons why frames are lost at a receiver: (name, meaning, whether a chunk was never
+/// received).
 #[pyfunction]
 pub fn bridge_reasons() -> Vec<(&'static str, &'static str, bool)> {
     Loss::ALL.iter().map(|why| (why.as_str(), why.meaning().trim(), why.is_incomplete())).collect()

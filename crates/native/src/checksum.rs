@@ -43,7 +43,7 @@ impl Drop for PinnedBuffer {
     }
 }
 
-/// CRC32C (Castagnoli) of a contiguous buffer. `seed` is the result of the bytes before it.
+/// Returns the CRC32C (Castagnoli) of a contiguous buffer. `seed` is the result of the bytes before it.
 #[pyfunction]
 #[pyo3(signature = (buffer, seed = 0))]
 pub fn crc32c(py: Python<'_>, buffer: &Bound<'_, PyAny>, seed: u32) -> PyResult<u32> {
@@ -55,7 +55,10 @@ pub fn crc32c(py: Python<'_>, buffer: &Bound<'_, PyAny>, seed: u32) -> PyResult<
     Ok(py.detach(|| checksum::crc32c_append(seed, bytes)))
 }
 
-/// The checksums of many ranges of one buffer, in one call.
+/// Returns the CRC32C of many ranges of one buffer.
+///
+/// Raises `ValueError` if a range ends outside the buffer, or if there are more offsets than lengths or
+/// fewer.
 #[pyfunction]
 pub fn crc32c_each<'py>(
     py: Python<'py>,

@@ -14,6 +14,10 @@ use tensorpool_dataplane::media_driver::Settings;
 use crate::errors;
 use crate::wait::{bounded, in_slices};
 
+/// The native thread that owns the Aeron client of a connection, and everything that lives on it.
+///
+/// Connects to a media driver, reconnects when it restarts, and runs the duty cycle of every endpoint. Any
+/// thread may call the methods. All of them raise `ForkedError` in a forked child.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Conductor {
     conductor: plane::Conductor,
@@ -47,6 +51,8 @@ impl Conductor {
 
 #[pymethods]
 impl Conductor {
+    /// Starts the thread. With `embed` it also runs a media driver in this process, unless one is active in
+    /// `aeron_dir`.
     #[new]
     #[pyo3(signature = (*, aeron_dir, media_driver_lock, embed, dir_mode, driver_timeout_ms, announce_channel, announce_stream_id, announce_period_ns, control_channel, control_stream_id, qos_stream_id, allowed_base_dirs))]
     fn new(
@@ -85,7 +91,8 @@ impl Conductor {
         Ok(Self { conductor, control, fork_guard: ForkGuard::current() })
     }
 
-    /// Waits up to `timeout` seconds for the media driver. True once connected.
+    /// Waits up to `timeout` seconds for the media driver. Returns True once connected. Releases the GIL;
+    /// Ctrl-C ends the wait.
     fn wait_connected(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         let deadline = Instant::now() + bounded(timeout);
@@ -95,6 +102,8 @@ impl Conductor {
         Ok(connected.is_some())
     }
 
+    /// Returns whether the client is connected, how often it was, whether a media driver is embedded, and
+    /// the last error.
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
         let status = py.detach(|| self.conductor.status());
@@ -106,7 +115,8 @@ impl Conductor {
         Ok(dict)
     }
 
-    /// The next event as (kind, at_ns, stream_id, epoch, detail), or None after `timeout` seconds.
+    /// Returns the next event as (kind, time in ns, stream id, epoch, detail), or None after `timeout`
+    /// seconds or once closed.
     #[allow(clippy::type_complexity)]
     fn next_event(
         &self,
@@ -123,7 +133,7 @@ impl Conductor {
         Ok(event.flatten().map(|e| (e.kind, e.at_ns, e.stream_id, e.epoch, e.detail)))
     }
 
-    /// Closes every producer, consumer and handle, then the client and an embedded driver.
+    /// Closes every producer, consumer and handle, then the client and an embedded media driver.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         py.detach(|| self.conductor.close());

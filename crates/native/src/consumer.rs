@@ -28,6 +28,10 @@ thread_local! {
     static FRAME_BUFFER: RefCell<Vec<plane::Frame>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The native part of `tensorpool.Consumer`: reads the descriptors of a stream and maps its regions.
+///
+/// Several threads may read one consumer; each frame then goes to one of them. Every method raises
+/// `ForkedError` in a forked child. `tensorpool.open().consumer(...)` creates one.
 #[pyclass(frozen, subclass, module = "tensorpool._native")]
 pub struct Consumer {
     consumer: Arc<plane::Consumer>,
@@ -111,6 +115,7 @@ fn recycle(mut frames: Vec<plane::Frame>) {
 
 #[pymethods]
 impl Consumer {
+    /// Adds a consumer to the conductor. Raises `ValueError` for an unknown idle strategy.
     #[new]
     #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, max_outstanding_seq_gap, freshness_ns, hello_period_ns, wanted, idle, latest_only, lease = None, metadata = None, fallback_uri = None, fallback_bytes = 1 << 30))]
     fn new(
@@ -161,43 +166,49 @@ impl Consumer {
         })
     }
 
+    /// The stream that this consumer reads.
     #[getter]
     fn stream_id(&self) -> u32 {
         self.consumer.stream_id()
     }
 
-    /// The epoch in use, or None while unmapped.
+    /// The mapped epoch. None while no regions are mapped.
     #[getter]
     fn epoch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.consumer.mapping().map(|m| m.epoch)))
     }
 
+    /// Number of slots in the header ring: how many frames fit before the oldest is overwritten. None while
+    /// no regions are mapped.
     #[getter]
     fn nslots(&self, py: Python<'_>) -> PyResult<Option<u32>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.consumer.mapping().map(|m| m.nslots)))
     }
 
+    /// The highest sequence received in the current epoch. None before the first.
     #[getter]
     fn last_seq(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.consumer.last_seq()))
     }
 
+    /// Whether a publication of descriptors is connected, or frames come from a fallback.
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.consumer.is_connected()))
     }
 
+    /// Whether the subscription exists, so that descriptors published from now on are received.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.consumer.is_ready()))
     }
 
-    /// Its consumer id, mode, streams and phase.
+    /// Returns its consumer id, mode, streams, phase and fallback URI.
     #[pyo3(name = "standing")]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -206,18 +217,31 @@ impl Consumer {
         Ok(state)
     }
 
-    /// The state of the lease. None without a driver.
+    /// Returns the state of the lease: its ids, how often it was granted, refused and ended, and why there
+    /// is none (`code`, `message`). None for a consumer without a driver.
     fn lease<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         errors::check_fork(py, self.fork_guard)?;
         options::lease_status(py, self.consumer.lease())
     }
 
+    /// Whether the consumer was closed.
     #[getter]
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.consumer.is_closed())
     }
 
+    /// Returns the frames that are ready, oldest first, without waiting.
+    ///
+    /// Reads at most `limit` descriptors. The list is empty if none is ready or the consumer is closed.
+    /// Frames that were overwritten before this call are counted as drops and not returned. Any thread may
+    /// call this.
+    ///
+    /// Raises `RegionRejected` once, if the announced regions were rejected and there are no frames.
+    ///
+    ///     for frame in consumer.poll(16):
+    ///         with frame:
+    ///             work(frame.array)
     #[pyo3(signature = (limit = 64))]
     fn poll<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -230,12 +254,26 @@ impl Consumer {
         Ok(list)
     }
 
+    /// Returns the newest frame that is ready, without waiting, or None.
+    ///
+    /// The frames before it are counted as `skipped`. Any thread may call this.
+    ///
+    /// Raises `RegionRejected` once, if the announced regions were rejected and there is no frame.
+    ///
+    ///     frame = consumer.latest()
+    ///     if frame is not None:
+    ///         show(frame.copy())
     fn latest(&self, py: Python<'_>) -> PyResult<Option<Frame>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.newest(py)?.map(|f| self.frame(f)))
     }
 
-    /// The next frame, or None if none came within `timeout` seconds or the consumer was closed.
+    /// Returns the next frame. None if there was none within `timeout` seconds, or the consumer was closed.
+    ///
+    /// `timeout` of None waits without end, 0 does not wait. A consumer with policy "latest" returns the
+    /// newest frame. Releases the GIL while it waits; Ctrl-C ends the wait. Any thread may call this.
+    ///
+    /// Raises `RegionRejected` if the announced regions were rejected, `ValueError` for a negative timeout.
     #[pyo3(signature = (timeout = None))]
     fn receive_or_none(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Frame>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -259,7 +297,13 @@ impl Consumer {
         }
     }
 
-    /// Waits for something to poll. False on timeout or close.
+    /// Waits up to `timeout` seconds for a message that `poll` would read, and reads nothing.
+    ///
+    /// Returns False on timeout and when the consumer is closed. `timeout` of None waits without end. The
+    /// message may be of another stream, so `poll` may return no frame. Releases the GIL; Ctrl-C ends the
+    /// wait.
+    ///
+    /// Raises `RegionRejected` if the announced regions were rejected, `ValueError` for a negative timeout.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
@@ -270,7 +314,13 @@ impl Consumer {
         }
     }
 
-    /// The new partial frames.
+    /// Returns the partial frames that are new, without waiting, from at most `limit` messages.
+    ///
+    /// Raises `ValueError` if the consumer was created without `progress=True`.
+    ///
+    ///     for part in consumer.poll_progress():
+    ///         with part:
+    ///             work(part.array)
     #[pyo3(signature = (limit = 64))]
     fn poll_progress(&self, py: Python<'_>, limit: usize) -> PyResult<Vec<Progress>> {
         self.check_reads_progress(py)?;
@@ -279,7 +329,10 @@ impl Consumer {
         Ok(parts.into_iter().map(|part| Progress::new(part, self.origin.clone(), self.fork_guard)).collect())
     }
 
-    /// Waits for something that `poll_progress` may return. False on timeout or close.
+    /// Waits up to `timeout` seconds for a message that `poll_progress` would read.
+    ///
+    /// Returns False on timeout and when the consumer is closed. Releases the GIL; Ctrl-C ends the wait.
+    /// Raises `ValueError` if the consumer was created without `progress=True`.
     #[pyo3(signature = (timeout = None))]
     fn wait_progress(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         self.check_reads_progress(py)?;
@@ -287,7 +340,9 @@ impl Consumer {
         Ok(matches!(waited, Waited::Ready))
     }
 
-    /// received, span, and every drop by its reason.
+    /// Returns received, span and drops by reason, and the counters of mappings, announces and progress.
+    ///
+    /// `tensorpool.Consumer.ledger` gives the first three as one object.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
         let counters = self.consumer.counters();
@@ -315,7 +370,8 @@ impl Consumer {
         Ok(dict)
     }
 
-    /// Latency since the beginning, and over the last interval.
+    /// Returns count, p50, p99 and maximum of the latency, since the beginning and over the last interval,
+    /// in ns.
     #[pyo3(name = "latency_figures")]
     fn latency_summary<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -329,18 +385,20 @@ impl Consumer {
         Ok(dict)
     }
 
-    /// The attributes of the latest metadata version received.
+    /// Returns the attributes of the latest metadata version received. None before the first.
     fn newest_metadata(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let newest = self.source_metadata(py)?.map(|k| k.newest(py)).transpose()?.flatten();
         Ok(newest.map(|s| s.mapping.clone_ref(py)))
     }
 
-    /// Name and summary of the source.
+    /// Returns name and summary of the source. None while they are unknown.
     fn source(&self, py: Python<'_>) -> PyResult<Option<(String, String)>> {
         Ok(self.source_metadata(py)?.and_then(SourceMetadata::source).map(|s| (s.name, s.summary)))
     }
 
-    /// The latest blob of that type, or the latest at the given epoch and version; with `exact` only of that
+    /// Returns the latest blob of that type that is complete, or None.
+    ///
+    /// With `of`, an epoch and a metadata version: the latest at that version. With `exact`: only of that
     /// version.
     #[pyo3(signature = (blob_type, of = None, exact = false))]
     fn find_blob<'py>(
@@ -353,11 +411,14 @@ impl Consumer {
         Ok(self.source_metadata(py)?.and_then(|k| k.blob(py, blob_type, of, exact)))
     }
 
-    /// Counters of the metadata stream.
+    /// Returns counters of the metadata stream and of the blobs of this source.
     fn metadata_counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.source_metadata(py)?.map_or_else(|| Ok(PyDict::new(py)), |k| k.counters(py))
     }
 
+    /// Unsubscribes, returns the lease and unmaps the regions. Ends every wait.
+    ///
+    /// Frames that were received stay readable. Any thread may call this, more than once.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
@@ -381,7 +442,7 @@ impl Consumer {
     }
 }
 
-/// Every drop reason: name, meaning, and whether it is part of the span.
+/// Returns every drop reason: name, meaning, and whether it is part of the span.
 #[pyfunction]
 pub fn drop_reasons() -> Vec<(&'static str, String, bool)> {
     DropReason::ALL.iter().map(|r| (r.as_str(), r.meaning().trim().to_owned(), r.in_span())).collect()

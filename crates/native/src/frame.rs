@@ -15,6 +15,17 @@ use tensorpool_dataplane::consumer as plane;
 use crate::metadata::{MetadataView, Origin};
 use crate::{arrays, errors};
 
+/// A received frame: read-only views of one slot in shared memory, which the producer may reuse at any
+/// time.
+///
+///     with frame:                       # raises FrameOverwritten at the end if the slot was reused
+///         total = frame.array.sum()
+///
+/// Nothing is copied. Check after the use, with `with frame:` or `valid()`, that the producer has not
+/// overwritten the slot meanwhile, or take a `copy()`. A frame keeps its regions mapped; it stays readable
+/// after its consumer was closed. It also supports DLPack (`torch.from_dlpack(frame)`) and the buffer
+/// protocol. Any thread may use it. In a forked child `array`, `valid`, `copy` and `meta` raise
+/// `ForkedError`.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Frame {
     frame: plane::Frame,
@@ -88,53 +99,66 @@ impl Frame {
 
 #[pymethods]
 impl Frame {
+    /// The stream of the frame.
     #[getter]
     fn stream_id(&self) -> u32 {
         self.frame.mapping.stream_id
     }
 
+    /// The epoch of the frame. With `seq` it identifies the frame within its stream.
     #[getter]
     fn epoch(&self) -> u64 {
         self.frame.mapping.epoch
     }
 
+    /// The number of the frame within its epoch.
     #[getter]
     fn seq(&self) -> u64 {
         self.frame.slot_ref.seq
     }
 
+    /// The timestamp of the slot in ns: the one that the producer gave, or else the time of the commit on
+    /// the producer's monotonic clock.
     #[getter]
     fn timestamp_ns(&self) -> u64 {
         self.frame.slot_ref.info.timestamp_ns
     }
 
+    /// When the descriptor was published, in ns. None unless the producer publishes timestamps.
     #[getter]
     fn publish_timestamp_ns(&self) -> Option<u64> {
         self.frame.publish_timestamp_ns
     }
 
+    /// The metadata version that applies to the frame. 0: none.
     #[getter]
     fn meta_version(&self) -> u32 {
         self.frame.slot_ref.info.meta_version
     }
 
-    /// The attributes of its metadata version. None while they are unknown, and where there are none.
+    /// The attributes of the frame's metadata version. None while they are unknown, and where there are
+    /// none.
+    ///
+    /// The first frame of an epoch waits up to 0.1 s for them, once.
     #[getter]
     fn meta(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.shown(py)?.map(|s| s.mapping.clone_ref(py)))
     }
 
+    /// The trace id that the frame carries. None if it carries none.
     #[getter]
     fn trace_id(&self) -> Option<u64> {
         (self.frame.trace_id != 0).then_some(self.frame.trace_id)
     }
 
+    /// Number of bytes of the payload.
     #[getter]
     fn nbytes(&self) -> u32 {
         self.frame.slot_ref.info.values_len_bytes
     }
 
+    /// The shape of the tensor.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let shape = self.frame.slot_ref.info.tensor.shape();
@@ -143,6 +167,7 @@ impl Frame {
         PyTuple::new(py, if is_pair { &shape[..shape.len() - 1] } else { shape })
     }
 
+    /// The numpy dtype of `array`.
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if let Some(extension) = self.extended(py)?.as_ref().and_then(|s| s.extension.as_ref()) {
@@ -155,6 +180,7 @@ impl Frame {
         py.import("numpy")?.getattr("dtype")?.call1((name,))
     }
 
+    /// The name of the element type: that of the dtype, or "bytes" or "bit", which numpy shows as uint8.
     #[getter]
     fn element_type(&self, py: Python<'_>) -> PyResult<Cow<'static, str>> {
         let extended = self.extended(py)?;
@@ -164,6 +190,13 @@ impl Frame {
         })
     }
 
+    /// The payload as a read-only numpy array, without a copy.
+    ///
+    /// The array is a view of shared memory: its values change if the producer overwrites the slot. Check
+    /// `valid()` after the use, or use `with frame:`. The array keeps the frame alive.
+    ///
+    ///     with frame:
+    ///         brightest = frame.array.max()
     #[getter]
     fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
@@ -185,11 +218,25 @@ impl Frame {
         this.seen(array)
     }
 
+    /// Returns whether the slot still holds this frame, so that everything read so far was of this frame.
+    ///
+    /// Call it after the use. False is final: the frame is then counted as `late` instead of received.
+    ///
+    ///     total = frame.array.sum()
+    ///     if frame.valid():
+    ///         report(total)
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.check())
     }
 
+    /// Returns a writable copy of the payload, which no producer can change.
+    ///
+    /// The copy is checked before it is returned. Releases the GIL while it copies. Raises
+    /// `FrameOverwritten` if the producer reused the slot before or during the copy.
+    ///
+    ///     image = frame.copy()
+    ///     image -= background
     fn copy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let this = slf.get();
@@ -210,11 +257,14 @@ impl Frame {
         this.seen(array)
     }
 
+    /// Returns the frame.
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         errors::check_fork(slf.py(), slf.get().fork_guard)?;
         Ok(slf.clone())
     }
 
+    /// Raises `FrameOverwritten` if the producer reused the slot, unless another exception leaves the
+    /// block.
     #[pyo3(signature = (exc_type, exc, traceback))]
     fn __exit__(
         &self,
@@ -235,6 +285,7 @@ impl Frame {
         Ok(false)
     }
 
+    /// Returns a DLPack capsule of `array`. The frame is read-only, so the caller must support DLPack 1.0.
     #[pyo3(signature = (**kwargs))]
     fn __dlpack__<'py>(
         slf: &Bound<'py, Self>,
@@ -243,6 +294,7 @@ impl Frame {
         Self::array(slf)?.call_method("__dlpack__", (), kwargs)
     }
 
+    /// Returns the DLPack device: the CPU.
     fn __dlpack_device__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::array(slf)?.call_method0("__dlpack_device__")
     }
@@ -269,12 +321,18 @@ impl Frame {
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let slot_ref = &self.frame.slot_ref;
+        // Not `check`: to print a frame is no use of it, and counts nothing.
+        let state = match self.fork_guard.is_owner() {
+            true if self.frame.mapping.is_unchanged(slot_ref.seq) => "valid",
+            true => "overwritten",
+            false => "of the parent process",
+        };
         Ok(format!(
-            "<Frame stream={} epoch={} seq={} shape={:?} dtype={}>",
+            "<Frame stream={} epoch={} seq={} shape={} dtype={} {state}>",
             self.frame.mapping.stream_id,
             self.frame.mapping.epoch,
             slot_ref.seq,
-            self.shape(py)?.extract::<Vec<i32>>()?,
+            self.shape(py)?.repr()?,
             self.element_type(py)?
         ))
     }

@@ -33,6 +33,7 @@ mod slot;
 mod status_reporter;
 mod wait;
 
+/// The native part of TensorPool: what happens per frame, and what must not wait for the interpreter.
 #[pymodule]
 fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<conductor::Conductor>()?;

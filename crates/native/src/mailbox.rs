@@ -14,6 +14,10 @@ use crate::conductor::Conductor;
 use crate::errors;
 use crate::wait::{bounded, in_slices};
 
+/// Queue of the service events for one receiver. The conductor's thread fills it while the interpreter is
+/// busy.
+///
+/// Any thread may call the methods. They raise `ForkedError` in a forked child.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Mailbox {
     mailbox: Arc<plane::Mailbox>,
@@ -24,8 +28,8 @@ pub struct Mailbox {
 
 #[pymethods]
 impl Mailbox {
-    /// Keeps events whose tag is one of `tags`, or all if there is none. With `correlation_high` only those
-    /// whose correlation id has that upper half.
+    /// Keeps events whose tag is one of `tags`, or all events if there are none. A tag that ends in `*` is
+    /// a prefix. With `correlation_high` only events whose correlation id has that upper half.
     #[new]
     #[pyo3(signature = (conductor, channel, stream_id, tags, correlation_high = None))]
     fn new(
@@ -41,7 +45,8 @@ impl Mailbox {
         Ok(Self { mailbox, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// Up to `limit` messages, oldest first. Waits up to `timeout` seconds for the first.
+    /// Removes and returns up to `limit` messages, oldest first. Waits up to `timeout` seconds for the
+    /// first. Releases the GIL; Ctrl-C ends the wait.
     #[pyo3(signature = (limit = 64, timeout = 0.0))]
     fn take<'py>(&self, py: Python<'py>, limit: usize, timeout: f64) -> PyResult<Bound<'py, PyList>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -53,12 +58,15 @@ impl Mailbox {
         PyList::new(py, messages.unwrap_or_default().iter().map(|m| PyBytes::new(py, m)))
     }
 
-    /// Waits up to `timeout` seconds for a message without consuming it.
+    /// Waits up to `timeout` seconds, at most one, for a message, and leaves it in the queue. Returns
+    /// whether there is one.
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.mailbox.wait(bounded(timeout.min(1.0)))))
     }
 
+    /// Returns how many messages were kept, were for others, were unreadable, or were dropped because the
+    /// queue was full.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = self.mailbox.counters();
         let dict = PyDict::new(py);
@@ -73,23 +81,27 @@ impl Mailbox {
         Ok(dict)
     }
 
+    /// Whether the subscription exists.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.mailbox.is_ready()))
     }
 
+    /// Whether a publication is connected.
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.mailbox.is_connected()))
     }
 
+    /// Whether the mailbox was closed. True in a forked child.
     #[getter]
     fn closed(&self) -> bool {
         !self.fork_guard.is_owner() || self.mailbox.is_closed()
     }
 
+    /// Closes the subscription and ends every wait.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);

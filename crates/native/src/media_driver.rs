@@ -10,6 +10,9 @@ use tensorpool_dataplane::media_driver::{self as plane, LaunchError, Settings};
 
 use crate::errors;
 
+/// The native part of `tensorpool.MediaDriver`: Aeron's media driver on threads of this process.
+///
+/// Any thread may call the methods.
 #[pyclass(frozen, subclass, module = "tensorpool._native")]
 pub struct MediaDriver {
     driver: Mutex<Option<plane::MediaDriver>>,
@@ -19,6 +22,9 @@ pub struct MediaDriver {
 
 #[pymethods]
 impl MediaDriver {
+    /// Starts the media driver, and removes the directory of a dead one first.
+    ///
+    /// Raises `MediaDriverBusy` if one is active in `aeron_dir`, `MediaDriverError` if it cannot start.
     #[new]
     #[pyo3(signature = (*, aeron_dir, lock_path, dedicated_threads, idle_strategy, ipc_term_length, dir_mode, driver_timeout_ms))]
     fn new(
@@ -61,17 +67,21 @@ impl MediaDriver {
         }
     }
 
+    /// The directory that clients connect to.
     #[getter]
     fn aeron_dir(&self) -> &str {
         &self.dir
     }
 
+    /// Whether the media driver was closed. Raises `ForkedError` in a forked child.
     #[getter]
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.driver.lock().map_or(true, |d| d.is_none()))
     }
 
+    /// Stops the media driver and removes its directory. May be called again. Raises `ForkedError` in a
+    /// forked child.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         let driver = self.driver.lock().ok().and_then(|mut d| d.take());
@@ -80,13 +90,13 @@ impl MediaDriver {
     }
 }
 
-/// Aeron's default directory for this user.
+/// Returns Aeron's default directory for this user.
 #[pyfunction]
 pub fn default_aeron_dir() -> String {
     aeron::default_dir()
 }
 
-/// Whether a media driver in `aeron_dir` has a heartbeat younger than `timeout_ms`.
+/// Returns whether a media driver in `aeron_dir` has a heartbeat younger than `timeout_ms`.
 #[pyfunction]
 pub fn media_driver_is_active(py: Python<'_>, aeron_dir: &str, timeout_ms: i64) -> bool {
     py.detach(|| aeron::driver_is_active(aeron_dir, timeout_ms))

@@ -11,6 +11,10 @@ use tensorpool_dataplane::messages as plane;
 use crate::conductor::Conductor;
 use crate::errors;
 
+/// Publishes complete messages of any length to one Aeron stream, for what happens per second rather than
+/// per frame.
+///
+/// Any thread may call the methods. All of them raise `ForkedError` in a forked child.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Publication {
     publication: Arc<plane::MessagePublication>,
@@ -21,6 +25,7 @@ pub struct Publication {
 
 #[pymethods]
 impl Publication {
+    /// Requests a publication of that channel and stream id.
     #[new]
     fn new(conductor: &Bound<'_, Conductor>, channel: String, stream_id: i32) -> PyResult<Self> {
         let publication = Arc::new(plane::MessagePublication::new(channel, stream_id));
@@ -28,7 +33,7 @@ impl Publication {
         Ok(Self { publication, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// Offers a message. Returns "sent", "back_pressured", "not_connected" or "closed".
+    /// Offers a message, without waiting. Returns "sent", "back_pressured", "not_connected" or "closed".
     fn offer(&self, py: Python<'_>, message: &[u8]) -> PyResult<&'static str> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(match py.detach(|| self.publication.offer(message)) {
@@ -39,31 +44,35 @@ impl Publication {
         })
     }
 
+    /// Whether a subscription is connected.
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.publication.is_connected()))
     }
 
+    /// Whether the publication exists.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.publication.is_ready()))
     }
 
+    /// The longest message that the stream accepts. None while there is no publication.
     #[getter]
     fn max_message_length(&self, py: Python<'_>) -> PyResult<Option<usize>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.publication.max_message_length()))
     }
 
-    /// Why the media driver refused the channel, if it did.
+    /// Why the media driver refused the channel. None if it did not.
     #[getter]
     fn failure(&self, py: Python<'_>) -> PyResult<Option<String>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.publication.failure().map(|e| e.to_string()))
     }
 
+    /// Closes the publication.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
@@ -71,6 +80,9 @@ impl Publication {
     }
 }
 
+/// Receives the complete messages of one Aeron stream, for what happens per second rather than per frame.
+///
+/// Any thread may call the methods. All of them raise `ForkedError` in a forked child.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Subscription {
     subscription: Arc<plane::MessageSubscription>,
@@ -81,6 +93,7 @@ pub struct Subscription {
 
 #[pymethods]
 impl Subscription {
+    /// Requests a subscription of that channel and stream id.
     #[new]
     fn new(conductor: &Bound<'_, Conductor>, channel: String, stream_id: i32) -> PyResult<Self> {
         let subscription = Arc::new(plane::MessageSubscription::new(channel, stream_id));
@@ -88,7 +101,8 @@ impl Subscription {
         Ok(Self { subscription, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// Complete messages, of any number of fragments.
+    /// Returns the complete messages, of any number of fragments, that are ready. Reads at most `limit`
+    /// fragments and does not wait.
     #[pyo3(signature = (limit = 64))]
     fn poll<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Bound<'py, PyList>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -97,25 +111,28 @@ impl Subscription {
         PyList::new(py, messages.iter().map(|m| PyBytes::new(py, m)))
     }
 
+    /// Whether a publication is connected.
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.subscription.is_connected()))
     }
 
+    /// Whether the subscription exists.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.subscription.is_ready()))
     }
 
-    /// Why the media driver refused the channel, if it did.
+    /// Why the media driver refused the channel. None if it did not.
     #[getter]
     fn failure(&self, py: Python<'_>) -> PyResult<Option<String>> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.subscription.failure().map(|e| e.to_string()))
     }
 
+    /// Closes the subscription.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);

@@ -22,6 +22,9 @@ const MAX_VIEWS: usize = 8;
 /// How long the first frame of an epoch waits for its metadata.
 const FIRST_METADATA_WAIT: Duration = Duration::from_millis(100);
 
+/// Receives the metadata of the sources whose consumers it is given to, on the conductor's thread.
+///
+/// Any thread may call the methods. All of them raise `ForkedError` in a forked child.
 #[pyclass(name = "MetadataEar", frozen, module = "tensorpool._native")]
 pub struct MetadataListener {
     listener: Arc<plane::MetadataListener>,
@@ -33,6 +36,8 @@ pub struct MetadataListener {
 
 #[pymethods]
 impl MetadataListener {
+    /// Subscribes to the metadata stream.
+    ///
     /// `describe(attributes, version, timestamp_ns)` returns the mapping that frames show, and how their
     /// element type is carried, if it is: `(carrier, dtype, pair)`.
     #[new]
@@ -53,12 +58,14 @@ impl MetadataListener {
         })
     }
 
+    /// Whether the subscription exists.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.listener.is_ready()))
     }
 
+    /// Closes the subscription. Metadata received so far stays available to frames.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);

@@ -14,6 +14,9 @@ use crate::conductor::Conductor;
 use crate::errors;
 use crate::producer::Producer;
 
+/// Publishes a producer's metadata periodically, on the conductor's thread.
+///
+/// Any thread may call the methods. All of them raise `ForkedError` in a forked child.
 #[pyclass(name = "Bulletin", frozen, module = "tensorpool._native")]
 pub struct MetadataPublisher {
     publisher: Arc<plane::MetadataPublisher>,
@@ -25,7 +28,7 @@ pub struct MetadataPublisher {
 #[pymethods]
 impl MetadataPublisher {
     /// Publishes attributes every `period_ns` and blobs every `blob_period_ns`; all of them after each new
-    /// hello.
+    /// hello. Raises `ValueError` if a period is 0.
     #[new]
     #[pyo3(signature = (producer, channel, stream_id, *, period_ns, blob_period_ns))]
     fn new(
@@ -48,6 +51,8 @@ impl MetadataPublisher {
 
     /// Publishes an encoded `DataSourceAnnounce`, whose producer and epoch are filled in, and a
     /// `DataSourceMeta`, at once and from then on in place of earlier ones.
+    ///
+    /// Raises `ValueError` if the first message is not a `DataSourceAnnounce`.
     #[pyo3(name = "put")]
     fn publish(&self, py: Python<'_>, announce: Vec<u8>, meta: Vec<u8>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
@@ -57,7 +62,7 @@ impl MetadataPublisher {
         Err(PyValueError::new_err("the first message is no DataSourceAnnounce"))
     }
 
-    /// Replaces the blob of its type. It applies from the metadata version on.
+    /// Replaces the blob of its type with a copy of `data`. It applies from the metadata version on.
     fn put_blob(&self, py: Python<'_>, blob_type: u32, version: u32, data: PyBuffer<u8>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         let bytes = data.to_vec(py)?;
@@ -65,12 +70,13 @@ impl MetadataPublisher {
         Ok(())
     }
 
-    /// Removes a blob. False if there was none.
+    /// Removes a blob. Returns False if there was none.
     fn remove_blob(&self, py: Python<'_>, blob_type: u32) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.publisher.take_blob(blob_type)))
     }
 
+    /// Whether the publication exists.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
@@ -84,6 +90,7 @@ impl MetadataPublisher {
         Ok(py.detach(|| self.publisher.max_message_length()))
     }
 
+    /// Closes the publication.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);

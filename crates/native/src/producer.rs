@@ -29,6 +29,11 @@ use crate::slot::Slot;
 /// Up to this size the copy ends before another thread could have acquired the interpreter.
 const KEEPS_INTERPRETER_BYTES: u64 = 64 << 10;
 
+/// The native part of `tensorpool.Producer`: writes frames into the ring of a stream and publishes their
+/// descriptors.
+///
+/// Several threads may use one producer; it orders their frames. Every method raises `ForkedError` in a
+/// forked child. `tensorpool.open().producer(...)` creates one.
 #[pyclass(frozen, subclass, module = "tensorpool._native")]
 pub struct Producer {
     producer: Arc<plane::Producer>,
@@ -122,7 +127,10 @@ impl OwnedRegions {
 
 #[pymethods]
 impl Producer {
-    /// With `own` regions it maps and announces them. With a `lease` it writes into a driver's regions.
+    /// Adds a producer to the conductor. With `own` it maps and announces regions that this process
+    /// created. With `lease` it writes into a driver's regions.
+    ///
+    /// Raises `RegionRejected` if a region is invalid, `ValueError` unless exactly one of the two is given.
     #[new]
     #[pyo3(signature = (conductor, *, stream_id, descriptor_channel, descriptor_stream_id, publish_timestamps, prefault, announce_period_ns, qos_period_ns, grants, own = None, lease = None))]
     fn new(
@@ -178,8 +186,8 @@ impl Producer {
         })
     }
 
-    /// Frames from here on carry this metadata version, and arrays of the extension's type are sent as its
-    /// carrier.
+    /// Sets the metadata version of the frames that follow, and the element type that their carrier stands
+    /// for.
     #[pyo3(signature = (meta_version, extension = None))]
     fn describe(&self, py: Python<'_>, meta_version: u32, extension: Option<Given<'_>>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
@@ -187,19 +195,35 @@ impl Producer {
         Ok(())
     }
 
-    /// The metadata version of frames. 0: none.
+    /// The metadata version of the next frame. 0: none.
     #[getter]
     fn meta_version(&self, py: Python<'_>) -> PyResult<u32> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.declared.now().0)
     }
 
-    /// The state of the lease. None for a producer that owns its regions.
+    /// Returns the state of the lease: its ids, how often it was granted, refused and ended, and why there
+    /// is none (`code`, `message`). None for a producer that owns its regions.
     fn lease<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         errors::check_fork(py, self.fork_guard)?;
         options::lease_status(py, self.producer.lease())
     }
 
+    /// Copies an array into the next slot and publishes it. Never waits for a consumer.
+    ///
+    /// `array` is a numpy array, or an object with the buffer protocol or DLPack. `timestamp_ns` is the
+    /// time of the source; without it, it is the time of the commit. `dtype` names the element type: that
+    /// of the array, or for elements of one byte also another such type ("bytes", "bool"). `meta_version`
+    /// and `trace_id` replace those of the producer. Returns an outcome that is true if the frame was
+    /// published; a frame that cannot be published is counted, and raises nothing. Any thread may call
+    /// this; large arrays are copied without the GIL.
+    ///
+    /// Raises `UnsupportedDtype` for an element type that frames cannot carry, `TypeError` for an object
+    /// without such memory or with another `dtype`, `ValueError` for more than eight dimensions.
+    ///
+    ///     result = producer.offer(image)
+    ///     if not result:
+    ///         print(result.outcome)
     #[pyo3(signature = (array, *, timestamp_ns = None, dtype = None, meta_version = None, trace_id = 0))]
     fn offer<'py>(
         slf: &Bound<'py, Self>,
@@ -237,7 +261,18 @@ impl Producer {
         Ok(OfferResult::new(result))
     }
 
-    /// Claims a slot to write into. Raises ClaimRefused where an offer would be dropped.
+    /// Claims the next slot, to be written in place. Never waits.
+    ///
+    /// The slot is published by `commit`, or at the end of `with`. Frames that are offered meanwhile are
+    /// published after it. `order` is "C" or "F". `progress` of "rows", "columns" or "bytes" lets consumers
+    /// read the frame while it is written: see `Slot.advance`. Any thread may call this.
+    ///
+    /// Raises `ClaimRefused` where an offer would be dropped: no pool is large enough, the slot is still
+    /// claimed, there is no lease, or the producer is closed. Raises `UnsupportedDtype` or `ValueError` for
+    /// a tensor that a frame cannot carry.
+    ///
+    ///     with producer.claim((480, 640), "uint16") as slot:
+    ///         camera.read_into(slot.array)
     #[pyo3(signature = (shape, dtype, *, order = "C", progress = None, timestamp_ns = None, meta_version = None, trace_id = 0))]
     fn claim(
         slf: &Bound<'_, Self>,
@@ -297,11 +332,13 @@ impl Producer {
         Ok(Slot::new(this.producer.clone(), claim, spec, stamp, meter, extension, this.fork_guard))
     }
 
+    /// The stream that this producer writes.
     #[getter]
     fn stream_id(&self) -> u32 {
         self.producer.stream_id()
     }
 
+    /// The epoch that frames are written to. None while there is no lease.
     #[getter]
     fn epoch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         errors::check_fork(py, self.fork_guard)?;
@@ -315,18 +352,24 @@ impl Producer {
         Ok(py.detach(|| self.producer.next_seq()))
     }
 
+    /// Whether a consumer subscribes to the descriptor stream.
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.is_connected()))
     }
 
+    /// Whether the publication of descriptors exists.
     #[getter]
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.is_ready()))
     }
 
+    /// Returns the number of frames by outcome, of holes and of bytes, and counters of per-consumer
+    /// streams.
+    ///
+    /// `tensorpool.Producer.ledger` gives the frames as one object.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
         let c = self.producer.counters();
@@ -356,25 +399,29 @@ impl Producer {
         Ok(dict)
     }
 
-    /// Whether a consumer asks for progress, and it can be sent.
+    /// Whether a consumer asks for progress, and progress can be sent.
     #[getter(has_listeners)]
     fn has_progress_consumers(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.producer.has_progress_consumers())
     }
 
-    /// Consumers that sent a hello, and those with a per-consumer descriptor stream.
+    /// Returns how many consumers sent a hello, and how many of them have a per-consumer descriptor stream.
     fn consumers(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.consumers()))
     }
 
-    /// Consumers that have mapped the current epoch, by their QoS reports.
+    /// Returns how many consumers have mapped the current epoch, by their QoS reports.
     fn readers(&self, py: Python<'_>) -> PyResult<usize> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.producer.readers()))
     }
 
+    /// Stops publishing, returns the lease and unmaps the regions.
+    ///
+    /// Frames that were received stay readable. Later offers return "closed". Any thread may call this,
+    /// more than once.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);

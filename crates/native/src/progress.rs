@@ -77,6 +77,14 @@ impl Meter {
     }
 }
 
+/// The filled part of a frame that its producer is still writing.
+///
+///     for part in consumer.progress():
+///         with part:                    # raises FrameOverwritten at the end if the slot was reused
+///             work(part.array)
+///
+/// Nothing is copied. Check after the use, with `with part:` or `valid()`, that the slot still belongs to
+/// the frame. Any thread may use it. In a forked child `array` and `valid` raise `ForkedError`.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Progress {
     part: plane::PartialFrame,
@@ -110,21 +118,25 @@ impl Progress {
 
 #[pymethods]
 impl Progress {
+    /// The stream of the frame.
     #[getter]
     fn stream_id(&self) -> u32 {
         self.part.mapping.stream_id
     }
 
+    /// The epoch of the frame.
     #[getter]
     fn epoch(&self) -> u64 {
         self.part.mapping.epoch
     }
 
+    /// The number of the frame within its epoch.
     #[getter]
     fn seq(&self) -> u64 {
         self.part.slot_ref.seq
     }
 
+    /// The state of the frame: "started", "progress", "complete", or "unknown".
     #[getter]
     fn state(&self) -> &'static str {
         match self.part.state {
@@ -135,6 +147,7 @@ impl Progress {
         }
     }
 
+    /// Bytes of the payload that are written, from its start.
     #[getter]
     fn bytes_filled(&self) -> u64 {
         self.part.filled
@@ -146,7 +159,7 @@ impl Progress {
         self.part.slot_ref.info.values_len_bytes
     }
 
-    /// Shape of the complete frame.
+    /// The shape of the complete frame.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let shape = self.part.slot_ref.info.tensor.shape();
@@ -155,6 +168,7 @@ impl Progress {
         PyTuple::new(py, if is_pair { &shape[..shape.len() - 1] } else { shape })
     }
 
+    /// The name of the element type.
     #[getter]
     fn element_type(&self, py: Python<'_>) -> PyResult<Cow<'static, str>> {
         let extended = self.extended(py)?;
@@ -178,7 +192,9 @@ impl Progress {
         self.along(1).filter(|_| tensor.ndims == 2 && tensor.major_order == MAJOR_ORDER_COLUMN)
     }
 
-    /// The complete rows (or columns) so far. Read-only, and not copied.
+    /// The complete rows (or columns) so far as a read-only numpy array, without a copy.
+    ///
+    /// Check `valid()` after the use, or use `with part:`.
     #[getter]
     fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
@@ -204,17 +220,21 @@ impl Progress {
         }
     }
 
-    /// Whether the slot still belongs to this frame, so that what was read is valid.
+    /// Returns whether the slot still belongs to this frame, so that everything read so far was of this
+    /// frame.
     fn valid(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(self.is_unchanged())
     }
 
+    /// Returns the partial frame.
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         errors::check_fork(slf.py(), slf.get().fork_guard)?;
         Ok(slf.clone())
     }
 
+    /// Raises `FrameOverwritten` if the producer reused the slot, unless another exception leaves the
+    /// block.
     #[pyo3(signature = (exc_type, exc, traceback))]
     fn __exit__(
         &self,
@@ -243,16 +263,18 @@ impl Progress {
         }))
     }
 
-    fn __repr__(&self) -> String {
-        format!(
-            "<Progress stream={} epoch={} seq={} {} bytes={}/{}>",
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!(
+            "<Progress stream={} epoch={} seq={} shape={} dtype={} {} bytes={}/{}>",
             self.stream_id(),
             self.epoch(),
             self.seq(),
+            self.shape(py)?.repr()?,
+            self.element_type(py)?,
             self.state(),
             self.part.filled,
             self.nbytes()
-        )
+        ))
     }
 }
 

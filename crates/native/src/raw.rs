@@ -14,6 +14,9 @@ fn seconds(timeout: f64) -> Duration {
     Duration::try_from_secs_f64(timeout).unwrap_or_default()
 }
 
+/// Sends plain bytes over Aeron: the baseline of the bridge's benchmark.
+///
+/// Any thread may call the methods. All of them raise `ForkedError` in a forked child.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct RawPublication {
     publication: Arc<raw::RawPublication>,
@@ -24,6 +27,7 @@ pub struct RawPublication {
 
 #[pymethods]
 impl RawPublication {
+    /// Requests a publication of that channel and stream id.
     #[new]
     fn new(conductor: &Bound<'_, Conductor>, channel: String, stream_id: i32) -> PyResult<Self> {
         let publication = Arc::new(raw::RawPublication::new(channel, stream_id));
@@ -31,19 +35,22 @@ impl RawPublication {
         Ok(Self { publication, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// Sends `frame` `times` times, divided as the MTU allows. False if that took longer than `timeout`.
+    /// Sends `frame` `times` times, divided as the MTU allows. Returns False if that took longer than
+    /// `timeout` seconds.
     #[pyo3(signature = (frame, times = 1, timeout = 10.0))]
     fn send(&self, py: Python<'_>, frame: &[u8], times: u64, timeout: f64) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.publication.send(frame, times, seconds(timeout))))
     }
 
+    /// Whether a subscription is connected.
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.publication.is_connected()))
     }
 
+    /// Closes the publication.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);
@@ -51,6 +58,9 @@ impl RawPublication {
     }
 }
 
+/// Receives and drops plain bytes over Aeron: the baseline of the bridge's benchmark.
+///
+/// Any thread may call the methods. They raise `ForkedError` in a forked child.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct RawSubscription {
     subscription: Arc<raw::RawSubscription>,
@@ -61,6 +71,7 @@ pub struct RawSubscription {
 
 #[pymethods]
 impl RawSubscription {
+    /// Requests a subscription of that channel and stream id.
     #[new]
     fn new(conductor: &Bound<'_, Conductor>, channel: String, stream_id: i32) -> PyResult<Self> {
         let subscription = Arc::new(raw::RawSubscription::new(channel, stream_id));
@@ -68,7 +79,7 @@ impl RawSubscription {
         Ok(Self { subscription, conductor: conductor.clone().unbind(), id, fork_guard: ForkGuard::current() })
     }
 
-    /// Receives and drops `total` bytes. False if that took longer than `timeout`.
+    /// Receives and drops `total` bytes. Returns False if that took longer than `timeout` seconds.
     #[pyo3(signature = (total, timeout = 10.0))]
     fn receive(&self, py: Python<'_>, total: u64, timeout: f64) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
@@ -81,12 +92,14 @@ impl RawSubscription {
         self.subscription.received()
     }
 
+    /// Whether a publication is connected.
     #[getter]
     fn is_connected(&self, py: Python<'_>) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.subscription.is_connected()))
     }
 
+    /// Closes the subscription.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);

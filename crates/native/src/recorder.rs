@@ -16,6 +16,9 @@ use crate::consumer::Consumer;
 use crate::wait::bounded;
 use crate::{arrays, errors};
 
+/// Reads consumers and copies their frames into arenas, on a thread of its own.
+///
+/// Any thread may call the methods. All of them raise `ForkedError` in a forked child.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Recorder {
     recorder: Arc<plane::Recorder>,
@@ -24,6 +27,10 @@ pub struct Recorder {
 
 #[pymethods]
 impl Recorder {
+    /// Starts the thread with `buffer_bytes` of memory for payloads, in chunks of `chunk_bytes`. An arena
+    /// is handed over once it has `rows` rows, or after `age_ns`.
+    ///
+    /// Raises `ValueError` for sizes of 0 or above the limits, and for an unknown idle strategy.
     #[new]
     #[pyo3(signature = (*, buffer_bytes, chunk_bytes, rows, age_ns, idle))]
     fn new(
@@ -42,7 +49,8 @@ impl Recorder {
         Ok(Self { recorder: Arc::new(recorder), fork_guard: ForkGuard::current() })
     }
 
-    /// Records `consumer` from here on. `resume`: the epoch and last sequence that are recorded already.
+    /// Records `consumer` from now on. No other code may poll it. `resume`: the epoch and last sequence
+    /// that are recorded already.
     #[pyo3(signature = (consumer, resume = None))]
     fn add(
         &self,
@@ -63,32 +71,34 @@ impl Recorder {
         Ok(())
     }
 
-    /// The next arena, or None if there was none within `timeout` seconds.
+    /// Returns the next arena. None if there was none within `timeout` seconds.
     fn take(&self, py: Python<'_>, timeout: f64) -> PyResult<Option<Arena>> {
         errors::check_fork(py, self.fork_guard)?;
         let taken = py.detach(|| self.recorder.take(bounded(timeout)));
         Ok(taken.map(|arena| Arena { arena }))
     }
 
-    /// Hands over everything recorded so far. False if that took longer than `timeout` seconds.
+    /// Hands over everything recorded so far. Returns False if that took longer than `timeout` seconds.
     fn flush(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         errors::check_fork(py, self.fork_guard)?;
         Ok(py.detach(|| self.recorder.flush(bounded(timeout))))
     }
 
+    /// Sets the age after which an arena is handed over although it is not full.
     fn set_age_ns(&self, py: Python<'_>, age_ns: u64) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         py.detach(|| self.recorder.set_age_ns(age_ns));
         Ok(())
     }
 
+    /// Sets the reason of frames that find no room in the buffer: the full disk, or else the backlog.
     fn set_disk_is_full(&self, py: Python<'_>, is_full: bool) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         self.recorder.set_disk_is_full(is_full);
         Ok(())
     }
 
-    /// The buffer in use and in total, and for each stream rows, bytes, lost sequences and strays.
+    /// Returns the buffer in use and in total, and for each stream rows, bytes, lost sequences and strays.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         errors::check_fork(py, self.fork_guard)?;
         let ((used, total), streams_stats, waiting) =
@@ -110,7 +120,7 @@ impl Recorder {
         Ok(dict)
     }
 
-    /// Ends the loop. Recorded frames can still be taken.
+    /// Ends the thread. Recorded frames can still be taken.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         py.detach(|| self.recorder.close());
@@ -128,7 +138,9 @@ impl Drop for Recorder {
     }
 }
 
-/// Its memory is recycled once the last array over it is dropped.
+/// Rows, gaps and payloads of one stream on their way to disk.
+///
+/// Its memory is reused once the last array over it is dropped.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct Arena {
     arena: rows::Arena,
@@ -136,11 +148,13 @@ pub struct Arena {
 
 #[pymethods]
 impl Arena {
+    /// The stream of the frames.
     #[getter]
     fn stream_id(&self) -> u32 {
         self.arena.stream_id
     }
 
+    /// The epoch of the frames.
     #[getter]
     fn epoch(&self) -> u64 {
         self.arena.epoch
@@ -185,7 +199,7 @@ fn bytes<'py>(arena: &Bound<'py, Arena>, at: *mut u8, len: usize) -> PyResult<Bo
     unsafe { arrays::view(at, DTYPE_UINT8, &[len], &[1], false, arena.clone().into_any()) }
 }
 
-/// Why a recorder loses frames: name and meaning.
+/// Returns the reasons why a recorder loses frames: name and meaning.
 #[pyfunction]
 pub fn recorder_reasons() -> Vec<(&'static str, &'static str)> {
     stream_buffer::REASONS.to_vec()

@@ -12,7 +12,7 @@ use tensorpool_dataplane::replay::{ReplayStream, ReplayWindow, Row, RowTable, St
 use crate::checksum::PinnedBuffer;
 use crate::producer::Producer;
 
-/// The rows of one batch of a recording, ready to be published. Holds the memory of their payloads.
+/// The rows of one batch of a recording, ready to be published. Keeps the memory of their payloads.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct ReplayRows {
     pinned: PinnedBuffer,
@@ -21,7 +21,9 @@ pub struct ReplayRows {
 
 #[pymethods]
 impl ReplayRows {
-    /// All columns have one row per frame, `dims` and `strides` eight numbers each.
+    /// Takes columns with one row per frame; `dims` and `strides` have eight numbers each.
+    ///
+    /// Raises `ValueError` if the columns differ in length, or a payload ends outside the arena.
     #[new]
     #[pyo3(signature = (arena, *, payload_at, payload_bytes, crc32c, dtype, major_order, ndims, dims, strides, timestamp_ns, meta_version, trace_id))]
     fn new(
@@ -82,8 +84,8 @@ impl ReplayRows {
         self.table.len()
     }
 
-    /// Rows whose payload does not match its checksum. Reads all payloads, so that they are in memory
-    /// afterwards.
+    /// Returns the rows whose payload does not match its checksum. Reads all payloads, so that they are in
+    /// memory afterwards.
     fn damaged(&self, py: Python<'_>) -> Vec<u32> {
         py.detach(|| self.table.damaged(self.pinned.bytes()))
     }
@@ -99,9 +101,11 @@ impl ReplayRows {
     }
 }
 
-/// Publishes a replay window: for each entry a row of a stream, when it is due. `lanes` are (producer, rows,
-/// time added to timestamps). Returns the first entry that was not published, the reason, its stream, then
-/// bytes, frames that every reader would refuse, late frames, and the largest delay.
+/// Publishes a replay window: for each entry a row of a stream, when it is due.
+///
+/// `lanes` are (producer, rows, time added to timestamps). Returns the first entry that was not published,
+/// the reason, its stream, then bytes, frames that every reader would refuse, late frames, and the largest
+/// delay. Raises `ValueError` for an entry that names no row.
 #[pyfunction]
 #[pyo3(name = "play_rows", signature = (lanes, *, lane, row, due_ns, start, until_ns))]
 pub fn replay_rows<'py>(

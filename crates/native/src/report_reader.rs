@@ -15,6 +15,9 @@ use tensorpool_core::wire::status::{
 
 type Event = Option<Py<PyAny>>;
 
+/// Decodes the frequent messages of a system in native code, and leaves the others to Python.
+///
+/// Any thread may call the methods.
 #[pyclass(name = "Hearing", frozen, module = "tensorpool._native")]
 pub struct ReportReader {
     consumer_report: Py<PyType>,
@@ -49,7 +52,7 @@ impl ReportReader {
         })
     }
 
-    /// Events of QoS reports and of cached messages. Any other message is returned unchanged.
+    /// Returns the events of QoS reports and of cached messages. Any other message is returned unchanged.
     #[pyo3(name = "heard")]
     fn read_wire<'py>(
         &self,
@@ -114,7 +117,7 @@ impl ReportReader {
         PyList::new(py, events)
     }
 
-    /// Caches the event, or its absence, of a message.
+    /// Caches the event of a message, or that it has none.
     #[pyo3(name = "remember", signature = (message, event))]
     fn cache(&self, message: &[u8], event: Event) {
         // A dropped object may run code of its own, so not while the lock is held.
@@ -122,12 +125,14 @@ impl ReportReader {
         drop(gone);
     }
 
+    /// Empties the cache.
     #[pyo3(name = "forget")]
     fn clear(&self) {
         let gone = self.lock().clear();
         drop(gone);
     }
 
+    /// Bytes of the cached messages.
     #[getter(remembered_bytes)]
     fn cached_bytes(&self) -> usize {
         self.lock().bytes()

@@ -22,8 +22,8 @@ use crate::errors;
 /// The directory of an epoch, the URI of its header ring, and (pool id, stride, URI) of each pool.
 type EpochTuple = (PathBuf, String, Vec<(u16, u32, String)>);
 
-/// Creates the regions of an epoch. Returns the directory, the header's URI and (pool id, stride, URI) of
-/// each pool.
+/// Creates the regions of an epoch. Returns the directory, the header ring's URI, and (pool id, stride,
+/// URI) of each pool. Raises `RegionCreateError`, whose `reason` says why.
 #[pyfunction]
 #[pyo3(signature = (*, base, user, namespace, stream_id, epoch, nslots, pools, require_hugepages = false, prefault = false, dir_mode = 0o700, file_mode = 0o600, group = None))]
 pub fn create_epoch(
@@ -62,8 +62,10 @@ pub fn create_epoch(
     Ok(to_tuple(files))
 }
 
-/// Assigns a later epoch to regions that no writer held: renames their directory, rewrites every superblock.
-/// A refusal changes nothing. After any other failure the regions are removed.
+/// Assigns a later epoch to regions that no writer held: renames their directory, rewrites every
+/// superblock.
+///
+/// Raises `RegionCreateError`. A refusal changes nothing; after any other failure the regions are removed.
 #[pyfunction]
 #[pyo3(signature = (directory, *, epoch, stream_id, nslots, pools, require_hugepages = false))]
 pub fn assign_epoch(
@@ -92,13 +94,14 @@ fn to_tuple(files: EpochFiles) -> EpochTuple {
     (files.directory, files.header_uri, pools)
 }
 
-/// Removes an epoch directory with its regions, and only those.
+/// Removes an epoch directory with its regions, and only those. Raises `OSError` if that fails.
 #[pyfunction]
 pub fn remove_epoch(py: Python<'_>, directory: PathBuf) -> PyResult<()> {
     Ok(py.detach(|| create::remove_epoch(&directory))?)
 }
 
-/// Validates a region as a consumer would, and returns its superblock. `pool_id` None: a header ring.
+/// Validates a region as a consumer would, and returns its superblock. `pool_id` of None: a header ring.
+/// Raises `RegionRejected`, whose `reason` says why.
 #[pyfunction]
 #[pyo3(signature = (uri, *, base_dirs, epoch, stream_id, nslots, pool_id = None, stride_bytes = 0, layout_version = 1))]
 pub fn open_region<'py>(
@@ -122,7 +125,7 @@ pub fn open_region<'py>(
     superblock_dict(py, &region.map_err(|e| errors::region(py, &e))?.superblock())
 }
 
-/// The fields of a superblock, valid or not.
+/// Returns the fields of a superblock, valid or not. Raises `ValueError` for fewer than 64 bytes.
 #[pyfunction]
 pub fn read_superblock<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyDict>> {
     let head: &[u8; SUPERBLOCK_SIZE] = data
@@ -149,20 +152,21 @@ fn superblock_dict<'py>(py: Python<'py>, block: &Superblock) -> PyResult<Bound<'
     Ok(dict)
 }
 
-/// (path, require_hugepages) of a region URI. Raises ValueError with the reason if it is invalid.
+/// Returns path and require_hugepages of a region URI. Raises `ValueError` with the reason if it is
+/// invalid.
 #[pyfunction]
 pub fn parse_region_uri(uri: &str) -> PyResult<(String, bool)> {
     let parsed = RegionUri::parse(uri).map_err(|e| PyValueError::new_err(format!("{uri:?}: {e}")))?;
     Ok((parsed.path, parsed.require_hugepages))
 }
 
-/// A user name that is safe as part of a directory name.
+/// Returns a user name that is safe as part of a directory name.
 #[pyfunction]
 pub fn sanitize_user(name: &str) -> String {
     create::sanitize_user(name)
 }
 
-/// A file lock that is released when its holder dies.
+/// A lock on a file, which the kernel releases when its holder dies.
 #[pyclass(frozen, module = "tensorpool._native")]
 pub struct FileLock {
     lock: Mutex<Option<file_lock::FileLock>>,
@@ -171,7 +175,8 @@ pub struct FileLock {
 
 #[pymethods]
 impl FileLock {
-    /// Raises LockHeld, with the holder's text, if another process holds it.
+    /// Acquires the lock and writes the text `holder` into the file. Raises `LockHeld`, with the holder's
+    /// text, if another process holds it, and `OSError` if the file cannot be opened.
     #[new]
     fn new(py: Python<'_>, path: PathBuf, holder: &str) -> PyResult<Self> {
         match file_lock::FileLock::acquire(&path, holder) {
@@ -184,6 +189,7 @@ impl FileLock {
         }
     }
 
+    /// Releases the lock. May be called again. Raises `ForkedError` in a forked child.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         if let Ok(mut lock) = self.lock.lock() {

@@ -20,6 +20,10 @@ enum ReportSubject<'py> {
     Producer(Bound<'py, Producer>),
 }
 
+/// Publishes the status report of a producer or consumer and updates its counters, on the conductor's
+/// thread.
+///
+/// Any thread may call the methods.
 #[pyclass(name = "Reporter", frozen, module = "tensorpool._native")]
 pub struct StatusReporter {
     reporter: Arc<plane::StatusReporter>,
@@ -66,12 +70,13 @@ impl StatusReporter {
         Ok(Self { reporter, conductor, id, fork_guard: ForkGuard::current() })
     }
 
-    /// The producer's frames are also made from those of that stream, which its status report names.
+    /// Adds a stream that the producer's frames are made from to its status report.
     #[pyo3(name = "note_source")]
     fn add_source(&self, stream_id: u32) {
         self.reporter.add_source(stream_id);
     }
 
+    /// Publishes the final report and ends. Raises `ForkedError` in a forked child.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         errors::check_fork(py, self.fork_guard)?;
         self.conductor.get().remove(py, self.id);

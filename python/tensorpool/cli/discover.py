@@ -20,7 +20,7 @@ from ..context import Context
 from ..discovery import DiscoveredStream
 from ..errors import DiscoveryError
 from .options import ConnectOptions, connect_options
-from .output import DIM, GOOD, WARN, columns, console, format_duration, size_text
+from .output import DIM, GOOD, WARN, columns, console, format_duration, size_literal
 
 Change = tuple[str, DiscoveredStream]
 ARRIVED, CHANGED, GONE = "arrived", "changed", "gone"
@@ -39,7 +39,7 @@ def cells(one: DiscoveredStream) -> list[str | Text]:
         "" if one.data_source_id is None else str(one.data_source_id),
         one.driver_instance_id,
         str(one.nslots),
-        " ".join(size_text(stride) for stride in one.pools),
+        " ".join(size_literal(stride) for stride in one.pools),
         str(one.producer_id) if one.has_producer else Text("none", style=DIM),
     ]
 

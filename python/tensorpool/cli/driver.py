@@ -28,7 +28,7 @@ from ..runtime.role import run_role
 from ..service import ServiceClient
 from ..service.config import ServiceSettings
 from .options import ConnectOptions, connect_options, role_options, token_option
-from .output import DIM, columns, console, format_bytes, format_duration, key_values, size_text
+from .output import DIM, columns, console, format_bytes, format_duration, key_values, size_literal
 from .params import DefaultRunGroup, StreamId
 
 
@@ -212,7 +212,7 @@ def streams(to: ConnectOptions, instance: str | None) -> None:
                 one["kind"],
                 one["state"],
                 str(one["nslots"]),
-                " ".join(size_text(stride) for stride in one["pools"]),
+                " ".join(size_literal(stride) for stride in one["pools"]),
                 format_bytes(one["bytes"]),
                 Text("none", style=DIM) if one["producer"] is None else str(one["producer"]),
                 str(one["consumers"]),

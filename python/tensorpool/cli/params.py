@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ..errors import ConfigError
-from ..runtime.config.units import parse_duration
+from ..units import parse_duration
 
 _NO_LIMIT = 1000
 

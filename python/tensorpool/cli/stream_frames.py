@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections import deque
@@ -23,6 +22,7 @@ from rich.tree import Tree
 from .. import _native
 from ..client import Consumer, Latency, LatencySummary
 from ..context import Context
+from ..durable import replace_file
 from ..errors import FrameOverwritten, ReceiveTimeout, TensorPoolError
 from ..monitor import Intervals, Rate, SampledRate, encode_png, summarize, to_pixels
 from ..monitor.lineage import Lineage, LineageTracker, TracedFrame
@@ -213,12 +213,9 @@ def _write(image: Path, frame: _native.Frame, array: npt.NDArray[Any]) -> Path:
     """Whoever looks at the file sees a whole picture, also while it is replaced again and again."""
     path = image.with_name(image.name.replace("{seq}", str(frame.seq)))
     content = encode_png(to_pixels(array))
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(content)
-        beside.replace(path)
+        replace_file(path, content, sync=False, mode=0o666)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise click.FileError(str(path), error.strerror or str(error)) from None
     return path
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from ..attributes.dtypes import CARRIED, DTYPE_KEY, Extension, extension, name_of
+from ..attributes.dtypes import CARRIERS, DTYPE_KEY, Extension, extension, name_of
 from ..attributes.metadata import BLOBS_KEY, TAGS_KEY, attribute
 from ..errors import ClosedError, UnsupportedDtype
 from ..sbe import Attribute, DataSourceAnnounce, DataSourceMeta
@@ -88,9 +88,9 @@ class SourceDescription:
     def _set_dtype(self, name: str) -> None:
         found = extension(name)
         if found is None:
-            why = "needs the package ml_dtypes" if name in CARRIED else "is not in the registry"
+            why = "needs the package ml_dtypes" if name in CARRIERS else "is not in the registry"
             raise UnsupportedDtype(
-                f"element type {name} {why}; metadata can carry {', '.join(CARRIED)}", dtype=name
+                f"element type {name} {why}; metadata can carry {', '.join(CARRIERS)}", dtype=name
             )
         self.extension, self._dtype = found, [attribute(DTYPE_KEY, name)]
 

@@ -9,8 +9,8 @@ from typing import TypedDict
 
 from .. import _native
 from ..shm import EpochFiles, create_epoch, remove_leftovers
-from ..shm.epoch_files import stream_dir
-from ..shm.ownership import epoch_mark, lock_stream, stream_state
+from ..shm.epoch_files import PoolFile, stream_dir
+from ..shm.ownership import PoolSpec, epoch_mark, lock_stream, stream_state
 
 _MAX_PRODUCER_ID = 0xFFFF_FFFE
 
@@ -22,7 +22,7 @@ class NativeRegions(TypedDict):
     epoch: int
     nslots: int
     header_uri: str
-    pools: list[tuple[int, int, str]]
+    pools: list[PoolFile]
     base_dirs: list[str]
 
 
@@ -42,7 +42,7 @@ class OwnedRegions:
         base_dir: Path,
         namespace: str,
         nslots: int,
-        pools: list[tuple[int, int]],
+        pools: list[PoolSpec],
         stale_after_ns: int,
     ) -> OwnedRegions:
         """Locks the stream, removes what dead owners left, and allocates the regions of the next epoch.

@@ -14,8 +14,8 @@ from ..attributes.tags import MAX_DATA_SOURCE_ID, tags_fault
 from ..discovery.channels import channels_fault
 from ..errors import ConfigError
 from ..runtime.config import DurationNs, FileMode, Secret, SizeBytes, parse_duration, setting, settings, table
-from ..shm import parse_pools, parse_size
-from ..shm.sizes import DEFAULT_POOLS
+from ..shm.ownership import DEFAULT_POOLS, parse_pools
+from ..units import parse_size
 
 MAX_DIMS: Final = 8
 """What a tensor header has room for."""

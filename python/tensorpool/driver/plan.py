@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from ..attributes.tags import MAX_DATA_SOURCE_ID, tags_fault
 from ..errors import ConfigError
-from ..runtime.config import format_size
 from ..sbe.wire import ResponseCode
 from ..shm import EpochFiles, parse_pools
+from ..units import size_literal
 from .config import MAX_STREAM_ID, DriverSettings, StreamSettings, nslots_fault
 from .leases import Refusal
 
@@ -98,7 +98,7 @@ class Layout:
         return SUPERBLOCK_BYTES * (1 + len(self.strides)) + self.nslots * slots
 
     def __str__(self) -> str:
-        return f"{self.nslots} slots of {', '.join(str(format_size(stride)) for stride in self.strides)}"
+        return f"{self.nslots} slots of {', '.join(size_literal(stride) for stride in self.strides)}"
 
 
 @dataclass(frozen=True, slots=True)

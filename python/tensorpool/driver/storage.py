@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .. import _native
+from ..durable import replace_file
 from ..errors import ConfigError, RegionCreateError, StreamBusy
 from ..sbe.wire import ResponseCode
 from ..shm import EpochFiles, remove_leftovers
@@ -275,7 +276,7 @@ class Storage:
             self._own(stream_id)
             self._directories.make(stream_id, plan.access)
             epoch = epoch_mark(self._marks, stream_id).next()
-            directory, header_uri, pools = _native.create_epoch(
+            created = _native.create_epoch(
                 base=self._base,
                 user=user_name(),
                 namespace=self._place,
@@ -289,7 +290,7 @@ class Storage:
                 file_mode=plan.access.file_mode,
                 group=group_id(plan.access),
             )
-            made = EpochFiles(Path(directory), epoch, plan.layout.nslots, header_uri, pools)
+            made = EpochFiles.from_native(created, epoch, plan.layout.nslots)
             self._held.setdefault(stream_id, set()).add(made.directory)
             _give_to(owner_id(plan.access), made.directory)
         except Exception as error:
@@ -307,21 +308,21 @@ class Storage:
             epoch = epoch_mark(self._marks, stream_id).next()
             # Known under both names, until it is known which one it has.
             held.add(files.directory.with_name(str(epoch)))
-            directory, header_uri, pools = _native.assign_epoch(
+            assigned = _native.assign_epoch(
                 files.directory,
                 epoch=epoch,
                 stream_id=stream_id,
                 nslots=layout.nslots,
-                pools=[(pool_id, stride) for pool_id, stride, _ in files.pools],
+                pools=[(pool.pool_id, pool.stride_bytes) for pool in files.pools],
                 require_hugepages=plan.hugepages,
             )
             held.discard(files.directory)
         except Exception as error:
-            for directory in [one for one in held if int(one.name) >= files.epoch]:
-                self._unlink(stream_id, Path(directory))
+            for directory in [path for path in held if int(path.name) >= files.epoch]:
+                self._unlink(stream_id, directory)
             self._disown_if_empty(stream_id)
             return FilesFailed(stream_id, _refusal(error))
-        return FilesReady(stream_id, EpochFiles(Path(directory), epoch, layout.nslots, header_uri, pools))
+        return FilesReady(stream_id, EpochFiles.from_native(assigned, epoch, layout.nslots))
 
     def _remove(self, job: RemoveFiles) -> FileResult:
         self._unlink(job.stream_id, job.directory)
@@ -342,15 +343,9 @@ class Storage:
         self._disown_if_empty(stream_id)
 
     def _save(self, dumped: dict[str, Any]) -> None:
-        fresh = self._provisions.with_suffix(f".{os.getpid()}")
         try:
-            with fresh.open("w", encoding="utf-8") as file:
-                json.dump(dumped, file)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._provisions)
+            replace_file(self._provisions, json.dumps(dumped).encode())
         except OSError as error:
-            fresh.unlink(missing_ok=True)
             _LOG.error("%s: provisions are not kept for the next start: %s", self._provisions, error)
 
     # --- who owns what

@@ -1,12 +1,12 @@
-"""SBE codecs: every message of every protocol, typed, compiled from the schema files in `schemas/`.
+"""SBE codecs: typed classes of all messages, compiled from the schema files in `schemas/`.
 
     from tensorpool import sbe
 
     request = sbe.ShmAttachRequest(correlation_id=1, stream_id=10000, client_id=7, role=sbe.Role.PRODUCER)
     assert sbe.decode(request.encode()) == request
 
-`decode` finds the class by itself; `ShmAttachRequest.decode` insists on one. `ShmRegionSuperblock` and
-`SlotHeader` have no message header, so only their own `decode` reads them. Anything malformed raises
+`decode` accepts any message; `ShmAttachRequest.decode` accepts only its own. `ShmRegionSuperblock` and
+`SlotHeader` have no message header, so only their own `decode` reads them. A malformed message raises
 `tensorpool.errors.CodecError`. An absent optional field is None; absent var-data is empty.
 """
 

@@ -118,9 +118,24 @@ def test_frame_has_a_readable_repr(stream) -> None:
     frame = stream.send(np.zeros((2, 3), np.float32))
     assert repr(frame) == (
         f"<Frame stream={stream.producer.stream_id} epoch={stream.producer.epoch} seq=0 "
-        "shape=[2, 3] dtype=float32>"
+        "shape=(2, 3) dtype=float32 valid>"
     )
     assert (frame.stream_id, frame.epoch) == (stream.producer.stream_id, stream.producer.epoch)
+
+
+def test_slot_repr_names_frame_and_state(stream) -> None:
+    producer = stream.producer
+    key = f"stream={producer.stream_id} epoch={producer.epoch} seq=0 shape=(2, 3) dtype=float32"
+    abandoned = producer.claim((2, 3), "float32", progress="rows")
+    abandoned.advance()
+    assert repr(abandoned) == f"<Slot {key} open filled=1>"
+    abandoned.abandon()
+    assert repr(abandoned) == f"<Slot {key} abandoned>"
+    slot = producer.claim((2, 3), "float32")
+    assert repr(slot).endswith(" open>")
+    result = slot.commit()
+    assert repr(slot).endswith(f" {result.outcome}>")
+    assert repr(result) == f"<Offered {result.outcome} seq={result.seq}>"
 
 
 # --- life

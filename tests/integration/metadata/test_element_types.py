@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tensorpool.attributes.dtypes import CARRIED, extension
+from tensorpool.attributes.dtypes import CARRIERS, extension
 
 from .conftest import DEADLINE_S, MetadataHarness
 
-AVAILABLE = [name for name in CARRIED if extension(name) is not None]
+AVAILABLE = [name for name in CARRIERS if extension(name) is not None]
 
 
 def sample(name: str) -> np.ndarray:

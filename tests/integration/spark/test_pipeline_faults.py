@@ -106,7 +106,7 @@ def test_a_full_disk_ends_the_run_and_room_lets_it_go_on(
         else:
             Stages(settings).take_all(pieces=3)
 
-    with pytest.raises(PipelineError if by_spark else DiskFull, match="make room"):
+    with pytest.raises(PipelineError if by_spark else DiskFull, match="free some disk space"):
         go()
     before = keys(table(settings, "silver/frames"))
     assert len(set(before)) == len(before) < 60

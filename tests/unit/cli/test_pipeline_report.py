@@ -35,7 +35,7 @@ def test_tables_that_do_not_add_up_fail_with_a_page_all_the_same(tmp_path: Path)
     shutil.rmtree(tmp_path / "out/silver/rejects")
     done = CliRunner().invoke(report, [str(tmp_path / "out")])
     assert done.exit_code == 1
-    assert "silver judged" in done.stderr
+    assert "silver checked" in done.stderr
     assert "do not add up" in (tmp_path / "out.html").read_text("utf-8")
 
 

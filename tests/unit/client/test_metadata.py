@@ -158,13 +158,13 @@ def test_only_registered_element_types_are_accepted() -> None:
 
 
 def test_every_carried_element_type_has_a_carrier_of_its_size() -> None:
-    for name, carried in dtypes.CARRIED.items():
+    for name, carried in dtypes.CARRIERS.items():
         extension = dtypes.extension(name)
         if extension is None:
             assert name.startswith(("bfloat", "float8")), "only ml_dtypes may be missing"
             continue
         carrier, dtype, pair = extension
-        assert carrier == carried.carrier
+        assert carrier == carried.name
         assert dtype.itemsize == np.dtype(carrier).itemsize * (2 if pair else 1)
         assert dtypes.name_of(dtype) == name
 

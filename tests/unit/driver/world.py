@@ -38,6 +38,7 @@ from tensorpool.sbe import (
     ShmLeaseRevoked,
 )
 from tensorpool.shm import EpochFiles
+from tensorpool.shm.epoch_files import PoolFile
 
 S = 1_000_000_000
 KIB = 1024
@@ -206,7 +207,8 @@ class World:
 def fake_files(stream_id: int, epoch: int, shape: Layout) -> EpochFiles:
     directory = Path(f"/base/tensorpool-user/default/{stream_id}/{epoch}")
     pools = [
-        (pool_id, stride, f"shm:file?path={directory}/{pool_id}.pool") for pool_id, stride in shape.pools
+        PoolFile(pool_id, stride, f"shm:file?path={directory}/{pool_id}.pool")
+        for pool_id, stride in shape.pools
     ]
     return EpochFiles(directory, epoch, shape.nslots, f"shm:file?path={directory}/header.ring", pools)
 

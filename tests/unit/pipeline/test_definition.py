@@ -32,7 +32,7 @@ def written(tmp_path: Path, more: str) -> Path:
     ("more", "message"),
     [
         ("pyload = 'ref'\n", r":5: pipeline.pyload: no such key; did you mean 'payload'"),
-        ("payload = 'both'\n", r"pipeline.payload.*none of ref, inline"),
+        ("payload = 'both'\n", r"pipeline.payload.*not one of ref, inline"),
         ("[[pipeline.rules]]\nstreams = [1]\n", r"rules\[?.?0.*demands nothing"),
         ("[[pipeline.rules]]\ndtype = ['int17']\n", r"int17"),
         ("[[pipeline.alignments]]\nname = 'a'\nstreams = [1]\n", r"streams.*at least two"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensorpool import recording
-from tensorpool.attributes.dtypes import CARRIED, extension
+from tensorpool.attributes.dtypes import CARRIERS, extension
 from tensorpool.client.metadata import SourceDescription
 from tensorpool.recording.batch import FrameBatch
 from tensorpool.recording.tensors import NUMBERS
@@ -88,7 +88,7 @@ def carrying(array: np.ndarray[Any, Any], carrier: str, **changes: Any) -> Frame
 
 @pytest.mark.parametrize(
     ("name", "carrier"),
-    [(name, carried.carrier) for name, carried in CARRIED.items() if extension(name) is not None],
+    [(name, carried.name) for name, carried in CARRIERS.items() if extension(name) is not None],
 )
 def test_elements_are_what_metadata_say(name: str, carrier: str, writing: Writing, root: Path) -> None:
     description = SourceDescription(dtype=name)

@@ -42,7 +42,7 @@ def test_a_real_full_disk_keeps_what_it_has_and_goes_on_when_there_is_room(small
     limits = recording.WriterLimits(segment_bytes=1 << 20)
     written = 0
     with recording.RecordingWriter(root, limits=limits, background=False, clock=ManualClock()) as writer:
-        with pytest.raises(DiskFull, match="make room") as caught:  # noqa: PT012
+        with pytest.raises(DiskFull, match="free some disk space") as caught:  # noqa: PT012
             for first in range(0, 10_000, 5):
                 writer.write_batch(frames(first, 5, 50_000))
                 written = first + 5
@@ -93,7 +93,7 @@ def test_an_export_to_a_full_disk_says_so_and_leaves_nothing(
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "DiskFull" in done.stderr.splitlines()[-1]
-    assert "make room, or choose another place" in done.stderr.splitlines()[-1]
+    assert "free some disk space or choose another directory" in done.stderr.splitlines()[-1]
     assert not target.exists()
 
 

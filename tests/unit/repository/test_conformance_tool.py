@@ -1,6 +1,6 @@
-"""`make conformance`: what it counts, and that it fails when it should.
+"""The command `make conformance`: its counts and its errors.
 
-Each test lays out a small repository with its own requirements, tests and crates.
+Each test writes a small repository with requirements, tests and crates.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ driver-1-1,MUST,1,e,
 
 
 class Repository:
-    """A repository in miniature."""
+    """A small repository."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "main"
@@ -38,15 +38,18 @@ class Repository:
         self.write("tests/test_nothing.py", "")
 
     def write(self, path: str, text: str) -> None:
+        """Writes a file."""
         target = self.root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
 
     def complete(self, **sections: list[str]) -> None:
+        """Declares sections complete."""
         lines = [f"{document} = {json.dumps(names)}" for document, names in sections.items()]
         self.write("tests/conformance/complete.toml", "[complete]\n" + "\n".join(lines))
 
     def python_test(self, *ids: str) -> None:
+        """Writes a test with these requirement ids."""
         marker = f"@pytest.mark.requirement({', '.join(map(repr, ids))})"
         self.write(
             "tests/test_marked.py",
@@ -54,6 +57,7 @@ class Repository:
         )
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs the command on this repository."""
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         environment.pop("PYTEST_ADDOPTS", None)
         return subprocess.run(
@@ -93,12 +97,12 @@ def test_rust_tests_are_counted_by_the_comment_above_them(repository: Repository
     )
     result = repository.run("--json")
     assert result.returncode == 0, result.stderr
-    tests = {one["id"]: one["tests"] for one in json.loads(result.stdout)["requirements"]}
+    tests = {entry["id"]: entry["tests"] for entry in json.loads(result.stdout)["requirements"]}
     assert tests["wire-8.2-1"] == tests["wire-8.2-2"] == ["crates/core/src/lib.rs:3"]
     assert tests["driver-1-1"] == []
 
 
-def test_a_rust_requirement_that_belongs_to_no_test_is_an_error(repository: Repository) -> None:
+def test_rust_requirement_without_a_test_is_an_error(repository: Repository) -> None:
     repository.write("crates/core/src/lib.rs", "/// requirement: wire-8.2-1\npub fn not_a_test() {}\n")
     result = repository.run()
     assert result.returncode == 1
@@ -116,7 +120,7 @@ def test_a_rust_requirement_that_belongs_to_no_test_is_an_error(repository: Repo
         ({"wires": ["8.2"]}, "complete.toml: no document 'wires'"),
     ],
 )
-def test_a_gap_in_a_section_declared_complete_is_an_error(
+def test_missing_test_in_a_complete_section_is_an_error(
     repository: Repository, sections: dict[str, list[str]], gaps: str
 ) -> None:
     repository.python_test("wire-8.2-1")
@@ -126,35 +130,35 @@ def test_a_gap_in_a_section_declared_complete_is_an_error(
     assert gaps in result.stderr
 
 
-def test_a_complete_section_without_gaps_passes(repository: Repository) -> None:
+def test_complete_section_with_all_tests_passes(repository: Repository) -> None:
     repository.python_test("wire-8.2-1", "wire-8.2-2")
-    # Section 9 has only what cannot be tested, and that is no gap.
+    # Section 9 has only untestable requirements, which need no test.
     repository.complete(wire=["8.2", "9"])
     assert repository.run().returncode == 0
 
 
-def test_an_unknown_id_is_an_error(repository: Repository) -> None:
+def test_unknown_id_is_an_error(repository: Repository) -> None:
     repository.python_test("wire-8.2-99")
     result = repository.run()
     assert result.returncode == 1
     assert "no requirement 'wire-8.2-99', named by tests/test_marked.py::test_it" in result.stderr
 
 
-def test_a_test_for_what_cannot_be_tested_is_an_error(repository: Repository) -> None:
+def test_test_of_an_untestable_requirement_is_an_error(repository: Repository) -> None:
     repository.python_test("wire-9-1")
     result = repository.run()
     assert result.returncode == 1
     assert "wire-9-1 is listed as untestable but has a test" in result.stderr
 
 
-def test_tests_that_cannot_be_collected_are_an_error(repository: Repository) -> None:
+def test_failed_collection_is_an_error(repository: Repository) -> None:
     repository.write("tests/test_broken.py", "import no_such_module_anywhere\n")
     result = repository.run()
     assert result.returncode == 1
     assert "no_such_module_anywhere" in result.stderr
 
 
-def test_ids_are_compared_with_the_specifications_where_those_are_at_hand(repository: Repository) -> None:
+def test_ids_are_compared_with_available_specifications(repository: Repository) -> None:
     repository.write(
         "../shared/specs/requirements.csv",
         "id,level,spec,section,line,text\n"
@@ -171,17 +175,17 @@ def test_ids_are_compared_with_the_specifications_where_those_are_at_hand(reposi
     assert "wire-8.2-2: level and section are ('MUST', '8.2'), not ('SHOULD', '8.2')" in result.stderr
 
 
-def test_our_own_list_is_well_formed() -> None:
-    requirements = conformance.listed()
-    assert len({one.id for one in requirements}) == len(requirements) == 341
-    for one in requirements:
-        assert one.level in {"MUST", "SHOULD"}
-        assert one.id.startswith(f"{one.document}-{one.section}-")
-        assert one.summary.endswith(".")
-        assert len(one.summary) <= 140
+def test_requirement_list_is_well_formed() -> None:
+    requirements = conformance.read_requirements()
+    assert len({requirement.id for requirement in requirements}) == len(requirements) == 341
+    for requirement in requirements:
+        assert requirement.level in {"MUST", "SHOULD"}
+        assert requirement.id.startswith(f"{requirement.document}-{requirement.section}-")
+        assert requirement.summary.endswith(".")
+        assert len(requirement.summary) <= 140
 
 
-def test_a_marker_with_an_unknown_id_stops_the_test_run(pytester: pytest.Pytester, monkeypatch) -> None:
+def test_marker_with_an_unknown_id_stops_the_test_run(pytester: pytest.Pytester, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeconftest('pytest_plugins = ["tests.conftest"]')
     pytester.makepyfile(
@@ -196,7 +200,7 @@ def test_a_marker_with_an_unknown_id_stops_the_test_run(pytester: pytest.Pyteste
     assert "test_it: no requirement 'wire-99-1'" in result.stderr.str() + result.stdout.str()
 
 
-def test_a_run_reports_which_requirements_it_proved(pytester: pytest.Pytester, monkeypatch) -> None:
+def test_requirement_report_lists_outcomes(pytester: pytest.Pytester, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeconftest('pytest_plugins = ["tests.conftest"]')
     pytester.makepyfile(

@@ -59,7 +59,7 @@ pub fn scan_alike(data: &[u8], model: usize, shape: &BatchTemplate) -> Vec<Batch
         if !is_alike || !message.is_sound(shape) {
             break;
         }
-        if !message.says_the_same(&last, shape) {
+        if !message.has_same_fields(&last, shape) {
             like = at;
         }
         found.push(Batch {
@@ -158,7 +158,7 @@ impl<'a> Message<'a> {
         u64::from(checksum::crc32c_append(found, covered)) == crc
     }
 
-    fn says_the_same(&self, other: &Self, shape: &BatchTemplate) -> bool {
+    fn has_same_fields(&self, other: &Self, shape: &BatchTemplate) -> bool {
         let has_same = |part: Range<usize>| self.metadata.get(part.clone()) == other.metadata.get(part);
         let is_placed_alike = self.body.len() == other.body.len()
             && has_same(shape.rows_at..shape.rows_at + 8)

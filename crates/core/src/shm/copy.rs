@@ -131,13 +131,13 @@ unsafe fn string(dst: *mut u8, src: *const u8, len: usize) {
 unsafe fn opaque(dst: *mut u8, src: *const u8, len: usize) {
     use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
     let aligned = dst as usize % 8 == 0 && src as usize % 8 == 0;
-    let words = if aligned { len / 8 } else { 0 };
-    for i in 0..words {
+    let word_count = if aligned { len / 8 } else { 0 };
+    for i in 0..word_count {
         // SAFETY: aligned and inside both ranges.
         let (d, s) = unsafe { (&*dst.cast::<AtomicU64>().add(i), &*src.cast::<AtomicU64>().add(i)) };
         d.store(s.load(Relaxed), Relaxed);
     }
-    for i in words * 8..len {
+    for i in word_count * 8..len {
         // SAFETY: inside both ranges.
         let (d, s) = unsafe { (&*dst.cast::<AtomicU8>().add(i), &*src.cast::<AtomicU8>().add(i)) };
         d.store(s.load(Relaxed), Relaxed);

@@ -4,7 +4,7 @@ use super::*;
 
 /// Counters, and what a sender of each session would report.
 #[derive(Default)]
-struct World {
+struct BridgeModel {
     ledger: SessionLedger,
     counters: AssemblyCounters,
     /// Session, end and fate of all frames.
@@ -12,7 +12,7 @@ struct World {
     at: i64,
 }
 
-impl World {
+impl BridgeModel {
     /// A frame of three chunks, of which the last decides.
     fn frame(&mut self, session: i32, fate: Fate) {
         self.ledger.set_session(session, &self.counters);
@@ -77,86 +77,86 @@ proptest! {
         ledger_start in 0i64..250,
         session in 0i32..3,
     ) {
-        let mut world = World::default();
-        frames.iter().for_each(|(session, fate)| world.frame(*session, *fate));
-        let place = (ledger_start * 64).min(world.at);
-        let LedgerStart::At(base) = world.ledger_start(session, place) else { panic!("all of it is noted") };
-        prop_assert_eq!(base.total(), world.count(session, place));
+        let mut model = BridgeModel::default();
+        frames.iter().for_each(|(session, fate)| model.frame(*session, *fate));
+        let place = (ledger_start * 64).min(model.at);
+        let LedgerStart::At(base) = model.ledger_start(session, place) else { panic!("all of it is noted") };
+        prop_assert_eq!(base.total(), model.count(session, place));
         // Later frames do not change it, and are counted apart.
-        more.iter().for_each(|(session, fate)| world.frame(*session, *fate));
-        let (sum, is_all) = world.ledger.sum(&[session], &world.counters);
+        more.iter().for_each(|(session, fate)| model.frame(*session, *fate));
+        let (sum, is_all) = model.ledger.sum(&[session], &model.counters);
         prop_assert!(is_all);
-        prop_assert_eq!(sum.since(&base).total(), world.count(session, i64::MAX) - world.count(session, place));
-        let (all, _) = world.ledger.sum(&[0, 1, 2], &world.counters);
-        prop_assert_eq!(all, Counts::of(&world.counters));
+        prop_assert_eq!(sum.since(&base).total(), model.count(session, i64::MAX) - model.count(session, place));
+        let (all, _) = model.ledger.sum(&[0, 1, 2], &model.counters);
+        prop_assert_eq!(all, Counts::of(&model.counters));
     }
 }
 
 #[test]
 fn ledger_start_past_the_read_position_is_ahead() {
-    let mut world = World::default();
-    world.frame(1, Fate::Delivered);
-    assert_eq!(world.ledger.ledger_start(1, 65, Some(64), &world.counters), LedgerStart::Ahead);
+    let mut model = BridgeModel::default();
+    model.frame(1, Fate::Delivered);
+    assert_eq!(model.ledger.ledger_start(1, 65, Some(64), &model.counters), LedgerStart::Ahead);
     assert_eq!(
-        world.ledger.ledger_start(1, 65, None, &world.counters),
+        model.ledger.ledger_start(1, 65, None, &model.counters),
         LedgerStart::Ahead,
         "no such session is here"
     );
-    world.frame(1, Fate::Delivered);
-    let LedgerStart::At(base) = world.ledger_start(1, 65) else { panic!("it was read") };
+    model.frame(1, Fate::Delivered);
+    let LedgerStart::At(base) = model.ledger_start(1, 65) else { panic!("it was read") };
     assert_eq!(base.delivered, 1);
 }
 
 #[test]
 fn ledger_start_after_a_timeout_loss_is_unknown() {
-    let mut world = World::default();
-    world.frame(1, Fate::Delivered);
+    let mut model = BridgeModel::default();
+    model.frame(1, Fate::Delivered);
     // A destination that went away took a frame with it.
-    world.counters.lost[Loss::Detached as usize] += 1;
-    assert_eq!(world.ledger_start(1, 64), LedgerStart::Unknown);
-    world.frame(1, Fate::Delivered);
-    let LedgerStart::At(base) = world.ledger_start(1, 64) else { panic!("known again from there on") };
+    model.counters.lost[Loss::Detached as usize] += 1;
+    assert_eq!(model.ledger_start(1, 64), LedgerStart::Unknown);
+    model.frame(1, Fate::Delivered);
+    let LedgerStart::At(base) = model.ledger_start(1, 64) else { panic!("known again from there on") };
     assert_eq!(base.total(), 2);
 }
 
 #[test]
 fn ledger_start_before_the_notes_is_unknown() {
-    let mut world = World::default();
+    let mut model = BridgeModel::default();
     for _ in 0..=MAX_NOTED {
-        world.frame(1, Fate::Delivered);
+        model.frame(1, Fate::Delivered);
     }
-    assert_eq!(world.ledger.all[0].notes.as_ref().unwrap().all.len(), MAX_NOTED);
-    assert_eq!(world.ledger_start(1, 63), LedgerStart::Unknown);
-    let now = world.at;
-    let LedgerStart::At(base) = world.ledger_start(1, now) else { panic!("that is now") };
+    assert_eq!(model.ledger.all[0].notes.as_ref().unwrap().all.len(), MAX_NOTED);
+    assert_eq!(model.ledger_start(1, 63), LedgerStart::Unknown);
+    let now = model.at;
+    let LedgerStart::At(base) = model.ledger_start(1, now) else { panic!("that is now") };
     assert_eq!(base.delivered, MAX_NOTED as u64 + 1);
 }
 
 #[test]
 fn session_known_from_its_start_keeps_no_notes() {
-    let mut world = World::default();
-    world.counters.delivered = 7;
-    world.ledger.begin(5, &world.counters);
-    world.frame(5, Fate::Delivered);
-    world.ledger.begin(6, &world.counters);
-    world.frame(6, Fate::Delivered);
-    world.frame(5, Fate::Delivered);
-    let delivered = |sessions: &[i32]| world.ledger.sum(sessions, &world.counters).0.delivered;
+    let mut model = BridgeModel::default();
+    model.counters.delivered = 7;
+    model.ledger.begin(5, &model.counters);
+    model.frame(5, Fate::Delivered);
+    model.ledger.begin(6, &model.counters);
+    model.frame(6, Fate::Delivered);
+    model.frame(5, Fate::Delivered);
+    let delivered = |sessions: &[i32]| model.ledger.sum(sessions, &model.counters).0.delivered;
     assert_eq!((delivered(&[5]), delivered(&[6]), delivered(&[5, 6])), (2, 1, 3));
-    assert!(world.ledger.all.iter().all(|a| a.notes.is_none()));
+    assert!(model.ledger.all.iter().all(|a| a.notes.is_none()));
 }
 
 #[test]
 fn sessions_are_bounded_and_loss_is_reported() {
-    let mut world = World::default();
+    let mut model = BridgeModel::default();
     for session in 0..MAX_SESSIONS as i32 {
-        world.frame(session, Fate::Delivered);
+        model.frame(session, Fate::Delivered);
     }
-    assert!(world.ledger.sum(&[0, 99], &world.counters).1, "99 never came");
-    world.frame(100, Fate::Delivered);
-    assert_eq!(world.ledger.all.len(), MAX_SESSIONS);
-    assert!(!world.ledger.sum(&[0], &world.counters).1);
-    assert!(world.ledger.sum(&[1, 100], &world.counters).1);
-    world.ledger.begin(101, &world.counters);
-    assert_eq!(world.ledger.all.len(), MAX_SESSIONS);
+    assert!(model.ledger.sum(&[0, 99], &model.counters).1, "99 never came");
+    model.frame(100, Fate::Delivered);
+    assert_eq!(model.ledger.all.len(), MAX_SESSIONS);
+    assert!(!model.ledger.sum(&[0], &model.counters).1);
+    assert!(model.ledger.sum(&[1, 100], &model.counters).1);
+    model.ledger.begin(101, &model.counters);
+    assert_eq!(model.ledger.all.len(), MAX_SESSIONS);
 }

@@ -79,7 +79,7 @@ fn frame_turned_away_and_abandoned_is_not_counted() {
 }
 
 #[test]
-fn frame_whose_first_chunk_is_turned_away_is_turned_away() {
+fn frame_is_turned_away_with_its_first_chunk() {
     let mut bench = Bench::new();
     let chunks = frame(0, 400, 100);
     bench.table.ignore(&chunks[0].chunk(), Ignored::Unannounced);
