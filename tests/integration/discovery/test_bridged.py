@@ -83,7 +83,7 @@ def test_a_stream_that_no_bridge_has_brought_is_an_error_that_says_what_to_do(
     (found,) = pair.there.context.discover(name="far")
     assert (found.needs_bridge, found.fallback_uri) == (True, None)
     with pytest.raises(
-        tp.StreamNotLocal, match=rf"no bridge has brought it.*source_stream_id {free_stream_id}"
+        tp.StreamNotLocal, match=rf"no bridge has a copy of it.*source_stream_id {free_stream_id}"
     ) as error:
         pair.there.context.consumer(name="far", find_timeout=UNMET_S)
     assert (error.value.stream_id, error.value.driver_instance_id) == (free_stream_id, "here")

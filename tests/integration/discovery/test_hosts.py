@@ -181,7 +181,7 @@ def test_streams_of_another_host_are_found_through_a_registry_and_not_mapped_the
         for remote, name in ((here, "roof-camera"), (there, "lab-camera")):
             with pytest.raises(RemoteError, match="no bridge has a copy of it here") as error:
                 remote.call("consume", name=name, find_timeout=UNMET_S)
-            assert error.value.kind == "StreamElsewhere"
+            assert error.value.kind == "StreamNotLocal"
 
         # A bridge brings one of them over: it is found by the name that it has at home.
         for host, direction in ((first, "receive"), (second, "send")):

@@ -1,4 +1,4 @@
-"""A producer, consumers with wishes, and a bare voice and ear on their streams."""
+"""Contexts with a short hello period, and raw messages on their streams."""
 
 from __future__ import annotations
 
@@ -17,37 +17,44 @@ from tensorpool.sbe.message import Message
 PERIOD_S = 0.2
 
 
-class Wire:
-    """Speaks and hears on a stream as anybody could."""
+class RawMessages:
+    """Publishes and receives messages on a stream, without a producer or consumer."""
 
     def __init__(self, context: tp.Context, stream_id: int, wait_until: Callable[..., Any]) -> None:
         self._publication = context.connection.publication(stream_id)
         self._subscription = context.connection.subscription(stream_id, tethered=True)
         self._wait_until = wait_until
         wait_until(lambda: self._publication.is_ready and self._subscription.is_ready)
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
 
-    def say(self, message: Message) -> None:
+    def publish(self, message: Message) -> None:
+        """Publishes a message; waits until the stream accepts it."""
         self._wait_until(lambda: self._publication.offer(message.encode()) == "sent")
 
-    def listen(self) -> list[Message]:
+    def receive(self) -> list[Message]:
+        """All decoded messages so far."""
         for message in self._subscription.poll(256):
             try:
-                self.heard.append(decode(message))
+                self.received.append(decode(message))
             except CodecError:
                 continue
-        return self.heard
+        return self.received
 
     def find(self, kind: type[Message], **fields: Any) -> Message:
-        """Waits for a message of that kind with those fields."""
+        """The first message of `kind` with these fields; waits for it."""
 
-        def found() -> Message | None:
-            for message in self.listen():
+        def matching() -> Message | None:
+            for message in self.receive():
                 if isinstance(message, kind) and all(getattr(message, k) == v for k, v in fields.items()):
                     return message
             return None
 
-        return self._wait_until(found)
+        return self._wait_until(matching)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the stream has a publication."""
+        return self._subscription.is_connected
 
     def close(self) -> None:
         self._publication.close()
@@ -67,13 +74,14 @@ def context(options: dict[str, Any], request: pytest.FixtureRequest) -> Iterator
 
 
 @pytest.fixture
-def wire(context: tp.Context, wait_until: Callable[..., Any]) -> Iterator[Callable[..., Wire]]:
-    """`wire(stream_id)`: the control stream unless another is named."""
+def raw_messages(context: tp.Context, wait_until: Callable[..., Any]) -> Iterator[Callable[..., RawMessages]]:
+    """`raw_messages(stream_id)`: messages on a stream; without an id, on the control stream."""
     with ExitStack() as stack:
 
-        def make(stream_id: int | None = None) -> Wire:
-            made = Wire(context, context.stream_ids.control if stream_id is None else stream_id, wait_until)
-            stack.callback(made.close)
-            return made
+        def open_stream(stream_id: int | None = None) -> RawMessages:
+            stream = context.stream_ids.control if stream_id is None else stream_id
+            messages = RawMessages(context, stream, wait_until)
+            stack.callback(messages.close)
+            return messages
 
-        yield make
+        yield open_stream

@@ -1,4 +1,4 @@
-"""A process with consumers."""
+"""Processes with consumers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import tensorpool as tp
 from tests.remote_process import Background
 
 
-class Watcher:
-    """Consumers of one stream, each with its own wishes."""
+class ConsumerProcess:
+    """Consumers of one stream with different requests."""
 
     def __init__(self, mode: str, options: dict[str, Any]) -> None:
         self.context = tp.open(mode, **options)  # type: ignore[arg-type]
         self.consumers: list[tp.Consumer] = []
         self._reading: Background | None = None
 
-    def watch(self, stream_id: int, wishes: list[dict[str, Any]]) -> None:
-        self.consumers = [self.context.consumer(stream_id, **wish) for wish in wishes]
+    def consume(self, stream_id: int, requests: list[dict[str, Any]]) -> None:
+        """Opens a consumer for each request."""
+        self.consumers = [self.context.consumer(stream_id, **request) for request in requests]
 
-    def read_always(self) -> None:
-        """Takes whatever comes, of all consumers, until told to stop."""
+    def start_reading(self) -> None:
+        """Polls all consumers on a thread until `stop_reading`."""
 
         def read(stop: threading.Event) -> None:
             while not stop.is_set():
@@ -34,11 +35,11 @@ class Watcher:
         assert self._reading is not None
         self._reading.stop()
 
-    def standings(self) -> list[dict[str, Any]]:
+    def states(self) -> list[dict[str, Any]]:
         return [consumer.standing() for consumer in self.consumers]
 
     def ledgers(self) -> list[dict[str, Any]]:
-        """What became of every frame, and how far it got."""
+        """The ledger and the last sequence of each consumer."""
         return [
             {
                 "balanced": ledger.balanced,

@@ -1,4 +1,4 @@
-"""What lies in a producer's regions, read from the files with the SBE codecs alone."""
+"""Region files of a producer, read with the SBE codecs alone."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tensorpool.sbe import ShmRegionSuperblock, SlotHeader, TensorHeader
 
 
 @dataclass(frozen=True)
-class Regions:
-    """The files of one epoch, for reading."""
+class RegionFiles:
+    """The region files of one epoch."""
 
     directory: Path
 
@@ -35,7 +35,7 @@ class Regions:
         return int.from_bytes(self.slot_bytes(index)[:8], "little")
 
     def payload(self, index: int) -> bytes:
-        """The payload that the slot names, found by nothing but what the slot says."""
+        """The payload of a slot, located by the fields of the slot alone."""
         slot = self.slot(index)
         pool = f"{slot.pool_id}.pool"
         stride = self.superblock(pool).stride_bytes
@@ -47,6 +47,7 @@ class Regions:
             return file.read(length)
 
 
-def regions_of(producer: Producer) -> Regions:
+def regions_of(producer: Producer) -> RegionFiles:
+    """The region files of a standalone producer."""
     assert producer.owned_regions is not None
-    return Regions(producer.owned_regions.files.directory)
+    return RegionFiles(producer.owned_regions.files.directory)
