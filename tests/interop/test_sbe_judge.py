@@ -57,13 +57,15 @@ def test_drawn_messages_agree_with_java(judge, layout):
 
 
 @pytest.mark.parametrize(
-    "layout",
-    [layout for layout in LAYOUTS if layout.groups],
-    ids=lambda layout: f"{layout.schema}-{layout.name}",
+    ("layout", "group"),
+    [
+        pytest.param(layout, group, id=f"{layout.schema}-{layout.name}-{group.name}")
+        for layout in LAYOUTS
+        for group in layout.groups
+    ],
 )
-def test_a_group_with_as_many_entries_as_there_can_be_agrees_with_java(judge, layout):
+def test_a_group_with_as_many_entries_as_there_can_be_agrees_with_java(judge, layout, group):
     kind = kind_of(layout)
-    (group,) = layout.groups
     message = largest(kind, count=1, size=0)
     entry = getattr(message, group.python_name)[0]
     for nested in group.groups:

@@ -24,12 +24,13 @@ class ReportOptions:
         self, endpoint: _native.Producer | _native.Consumer, status: tuple[str, int], period_ns: int
     ) -> _native.Reporter | None:
         """Tells of `endpoint` until it is closed; None if there is nothing to tell."""
-        tells_latency = self.latency and isinstance(endpoint, _native.Consumer)
-        if not (tells_latency or self.counters or self.accounts):
+        # A part of the status report.
+        tells_latency = self.latency and self.accounts and isinstance(endpoint, _native.Consumer)
+        if not (self.counters or self.accounts):
             return None
         return _native.Reporter(
             endpoint,
-            status=status if tells_latency or self.accounts else None,
+            status=status if self.accounts else None,
             latency=tells_latency,
             account=self.accounts,
             counters=self.counters,

@@ -96,14 +96,13 @@ class ContextSettings:
         minimum=parse_duration("10ms"),
     )
     tell_latency: bool = setting(
-        "Consumers tell their latency on the services' status stream, once a hello period in which frames "
-        "came: key `latency` of `service:consumer:<stream>`.",
+        "The status reports of consumers include their latency: of the last hello period, and in total.",
         default=True,
     )
     tell_accounts: bool = setting(
-        "Producers and consumers tell their accounts on the services' status stream, once a hello period: "
-        "key `account` of `service:producer:<stream>` and `service:consumer:<stream>`. Supervisor and ledger "
-        "read them.",
+        "Producers and consumers publish a status report on the services' status stream, once a hello period "
+        "and when they close: key `status` of `service:producer:<stream>` and `service:consumer:<stream>`. "
+        "Supervisor and ledger read them.",
         default=True,
     )
     aeron_counters: bool = setting(

@@ -37,6 +37,7 @@ SCHEMA_NAMES = (
     "trace-904",
     "discovery-910",
     "service-920",
+    "status-921",
 )
 """Names of the schema files. Of two with one id the first is the default, the other a later revision."""
 
