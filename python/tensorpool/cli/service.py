@@ -6,12 +6,14 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import click
 import numpy as np
 
-from ..errors import RequestRejected
+from ..errors import CodecError, RequestRejected
+from ..sbe import STATUS_KEY, decode, json_form
 from ..service import Bits, Event, FrameRef, Value
 from .options import ConnectOptions, connect_options, token_option
 from .params import CommandGroup
@@ -152,7 +154,7 @@ def log(to: ConnectOptions, count: int | None) -> None:
 def _print_events(events: Iterator[Event], as_json: bool, count: int | None = None) -> None:
     try:
         for number, event in enumerate(events, start=1):
-            click.echo(_line(event) if as_json else f"{event.tag} {event.key} = {_text(event.value)}")
+            click.echo(_line(event) if as_json else f"{event.tag} {event.key} = {_event_text(event)}")
             sys.stdout.flush()
             if number == count:
                 return
@@ -166,11 +168,23 @@ def _line(event: Event) -> str:
             "timestamp_ns": str(event.timestamp_ns),
             "tag": event.tag,
             "key": event.key,
-            "value": _plain(event.value),
+            "value": _event_value(event),
             "correlation_id": str(event.correlation_id),
             "trace_id": None if event.trace_id is None else str(event.trace_id),
         }
     )
+
+
+def _event_value(event: Event) -> Any:
+    """The value as JSON can hold it: a status report by its fields."""
+    if event.key == STATUS_KEY and isinstance(event.value, bytes):
+        with suppress(CodecError):
+            return json_form.to_json(decode(event.value))["fields"]
+    return _plain(event.value)
+
+
+def _event_text(event: Event) -> str:
+    return event.value if isinstance(event.value, str) else json.dumps(_event_value(event))
 
 
 def _argument(text: str) -> tuple[str, Any]:
