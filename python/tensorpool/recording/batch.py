@@ -15,7 +15,16 @@ import numpy.typing as npt
 from .. import _native
 from ..errors import InvalidFrames
 from . import layout
-from .tensors import ITEM_BYTES, MAX_DIMS, NAMES, ORDER_NUMBERS, ORDERS, number_of, tensors_fit
+from .tensors import (
+    ITEM_BYTES,
+    MAX_DIMS,
+    NAMES,
+    ORDER_NUMBERS,
+    ORDERS,
+    contiguous_strides,
+    number_of,
+    tensors_fit,
+)
 
 NO_TIMESTAMP: Final = (1 << 64) - 1
 """`publish_timestamp_ns` of a frame that carries none, as on the wire."""
@@ -134,7 +143,7 @@ class FrameBatch:
         if not tensors_fit(
             self.dims, self.strides, self.ndims, ITEM_BYTES[self.dtype], self.payload_bytes.astype(np.int64)
         ).all():
-            return "a tensor reaches beyond its payload"
+            return "a tensor extends beyond its payload"
         return None
 
     def _arena_problem(self) -> str | None:
@@ -238,7 +247,7 @@ class BatchBuilder:
                 ORDER_NUMBERS[order],
                 array.ndim,
                 (*array.shape, *(0,) * (MAX_DIMS - array.ndim)),
-                (*_strides(array, order), *(0,) * (MAX_DIMS - array.ndim)),
+                (*contiguous_strides(array.shape, array.itemsize, order), *(0,) * (MAX_DIMS - array.ndim)),
                 at,
                 array.nbytes,
             )
@@ -274,12 +283,3 @@ def _raw_number(element_type: str, array: npt.NDArray[Any]) -> int:
     if array.dtype.itemsize != 1:
         raise InvalidFrames(f"elements of type {element_type} are bytes, but the array has {array.dtype}")
     return number
-
-
-def _strides(array: npt.NDArray[Any], order: str) -> list[int]:
-    """Strides of the contiguous array. Numpy's own are arbitrary where a dimension is 1 or 0."""
-    steps, step = [], array.itemsize
-    for size in array.shape[::-1] if order == "row" else array.shape:
-        steps.append(step)
-        step *= max(size, 1)
-    return steps[::-1] if order == "row" else steps

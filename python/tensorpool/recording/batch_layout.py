@@ -100,7 +100,7 @@ class TensorTable:
         if not tensors_fit(
             self.dims, self.strides, self.ndims, ITEM_BYTES[self.dtype], self.payload_bytes
         ).all():
-            raise InvalidBatch("a tensor reaches beyond its payload")
+            raise InvalidBatch("a tensor extends beyond its payload")
 
     def _table(self, ends: npt.NDArray[np.int32], values: bytes, kind: type[Any]) -> npt.NDArray[Any]:
         table = np.zeros((len(self.ndims), MAX_DIMS), kind)

@@ -24,7 +24,7 @@ _PAIR: Final = struct.Struct("<qq")
 _U64: Final = struct.Struct("<Q")
 _PAIR_BYTES: Final = _PAIR.size
 _CONTINUATION_WORD: Final = 0xFFFF_FFFF
-_WORDS_PER_STEP: Final = layout.ALIGNMENT // 4
+_U32_PER_STEP: Final = layout.ALIGNMENT // 4
 _MAX_CACHED_SCHEMA_BYTES: Final = 64 << 10
 
 
@@ -294,7 +294,7 @@ class SegmentFile:
         step = layout.ALIGNMENT
         first = layout.aligned(start + 1)
         numbers = self.bytes[first : first + (len(self.data) - first) // step * step].view(np.uint32)
-        for number in np.flatnonzero(numbers[::_WORDS_PER_STEP] == _CONTINUATION_WORD).tolist():
+        for number in np.flatnonzero(numbers[::_U32_PER_STEP] == _CONTINUATION_WORD).tolist():
             at = first + number * step
             if not isinstance(self._batch_at(at), str):
                 return int(at)

@@ -80,7 +80,7 @@ def _checked_type(
     kind = NUMPY.get(dtype)
     if kind is None:
         raise ValueError(f"element type {dtype!r} is none of {', '.join(NUMPY)}")
-    steps = strides if strides is not None else _row_major(shape, kind.itemsize)
+    steps = strides if strides is not None else contiguous_strides(shape, kind.itemsize)
     if not 1 <= len(shape) <= MAX_DIMS or len(steps) != len(shape):
         raise ValueError(f"shape {list(shape)} and strides {list(steps)} do not match")
     filler = [0] * (MAX_DIMS - len(shape))
@@ -96,12 +96,13 @@ def _checked_type(
     return kind, steps
 
 
-def _row_major(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+def contiguous_strides(shape: Sequence[int], itemsize: int, order: str = "row") -> tuple[int, ...]:
+    """Strides of a contiguous tensor. Numpy's own are arbitrary where a dimension is 1 or 0."""
     steps, step = [], itemsize
-    for size in reversed(shape):
+    for size in reversed(shape) if order == "row" else shape:
         steps.append(step)
         step *= max(size, 1)
-    return tuple(steps[::-1])
+    return tuple(steps[::-1] if order == "row" else steps)
 
 
 def tensors_fit(

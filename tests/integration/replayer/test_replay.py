@@ -125,7 +125,7 @@ def test_only_selected_frames_are_published(
     assert [frame.trace_id for frame in received] == [first * 1_000 + seq + 1 for seq in range(12, 21)]
     with pytest.raises(tp.errors.FrameNotRecorded, match="no frame"):
         ctx.replay(root, streams=[first], start=START_NS + 10**12)
-    with pytest.raises(tp.errors.FrameNotRecorded, match="recorded are"):
+    with pytest.raises(tp.errors.FrameNotRecorded, match="recorded streams"):
         ctx.replay(root, streams=[free_stream_ids()])
 
 
