@@ -32,7 +32,7 @@ def test_page_lists_every_event() -> None:
         text = source.read_text("utf-8").partition("#[cfg(test)]")[0]
         in_rust |= set(re.findall(r"(?:event|end|push|say)\([^;]*?\"([a-z]+(?:_[a-z]+)*)\"", text))
         # Events of a ConsumerConfig are named in a match and pushed below it.
-        in_rust |= set(re.findall(r"Turn::\w+(?:\(\w+\))? => \{?\s*\(\"([a-z]+(?:_[a-z]+)*)\",", text))
+        in_rust |= set(re.findall(r"Change::\w+(?:\(\w+\))? => \{?\s*\(\"([a-z]+(?:_[a-z]+)*)\",", text))
     page = first_column("Events")
     assert page == in_rust
     assert all(kind in documented for kind in page), "the docstring of Event lists them too"

@@ -73,7 +73,7 @@ def send_frames(producer: tp.Producer, consumer: tp.Consumer, stop: threading.Ev
 
 
 def test_page_lists_every_counter() -> None:
-    source = (NATIVE / "reporter.rs").read_text("utf-8")
+    source = (NATIVE / "status_reporter.rs").read_text("utf-8")
     in_code = set(re.findall(r'name: "([^"]+)"', source))
     rows = re.findall(
         r"^\| (?:consumer|producer) \| (.*) \|$", section("Among the media driver's counters"), re.M
@@ -99,7 +99,7 @@ def test_report_sums_the_documented_drop_reasons() -> None:
     source = (NATIVE / "consumer" / "endpoint.rs").read_text("utf-8")
     for figure in ("drops_gap", "drops_late"):
         (counted,) = re.findall(rf"{figure}: drops\(&\[(.*?)\]\)", source, re.DOTALL)
-        in_code = [snake(name) for name in re.findall(r"Reason::(\w+)", counted)]
+        in_code = [snake(name) for name in re.findall(r"DropReason::(\w+)", counted)]
         (row,) = re.findall(rf"^\| `{figure}` \|.*\| (.*) \|$", section("Reports"), re.MULTILINE)
         assert re.findall(r"`(\w+)`", row) == in_code
         assert set(in_code) <= DROP_REASONS.keys()
