@@ -17,7 +17,7 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 import tensorpool as tp
-from tests.e2e.commandline import PATIENCE_S, CommandLine, filming, running
+from tests.e2e.commandline import TIMEOUT_S, CommandLine, offering, running
 
 IMAGE = np.zeros((16, 16), np.uint8)
 
@@ -72,7 +72,7 @@ def test_prometheus_and_opentelemetry_get_the_same_figures(
         tp.open("standalone", aeron_dir=aeron_dir, media_driver="external", shm_base_dir=shm_base) as ctx,
         ctx.producer(free_stream_id, pools=["4KiB"], nslots=8, name="camera-1") as producer,
         ctx.consumer(free_stream_id),
-        filming(producer, IMAGE, hz=50),
+        offering(producer, IMAGE, hz=50),
         running(
             commands.start(
                 "metrics",
@@ -97,7 +97,7 @@ def test_prometheus_and_opentelemetry_get_the_same_figures(
         assert page_url, "the log has no URL of the metrics"
 
         def scrape() -> str:
-            with urllib.request.urlopen(page_url, timeout=PATIENCE_S) as response:
+            with urllib.request.urlopen(page_url, timeout=TIMEOUT_S) as response:
                 return str(response.read().decode())
 
         pattern = rf'^tensorpool_producer_sequences_total{{stream_id="{free_stream_id}"}} (\d+)$'
@@ -108,9 +108,9 @@ def test_prometheus_and_opentelemetry_get_the_same_figures(
             counts.append(int(match[1]) if match else 0)
             return counts[-1] > counts[-2] > 0
 
-        wait_until(is_growing, timeout=PATIENCE_S)
+        wait_until(is_growing, timeout=TIMEOUT_S)
         assert f'tensorpool_stream_info{{stream_id="{free_stream_id}",name="camera-1"}} 1' in scrape()
-        wait_until(lambda: "tensorpool.producer_sequences" in names(received), timeout=PATIENCE_S)
+        wait_until(lambda: "tensorpool.producer_sequences" in names(received), timeout=TIMEOUT_S)
         metric = names(received)["tensorpool.producer_sequences"]
         assert metric.sum.is_monotonic
         point = metric.sum.data_points[0]
@@ -119,7 +119,7 @@ def test_prometheus_and_opentelemetry_get_the_same_figures(
         }
         assert names(received)["tensorpool.stream_memory"].unit == "By"
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0
 
 

@@ -154,9 +154,9 @@ def test_id_plan_has_the_defaults_of_the_configuration() -> None:
     ]
     planned = {
         *((stream_id, stream_id) for stream_id in single),
-        (context.own_descriptor_first, context.own_descriptor_last),
-        (context.own_control_first, context.own_control_last),
-        (driver.dynamic_first, driver.dynamic_last),
+        (context.per_consumer_descriptor_ids.first, context.per_consumer_descriptor_ids.last),
+        (context.per_consumer_control_ids.first, context.per_consumer_control_ids.last),
+        (driver.dynamic_ids.first, driver.dynamic_ids.last),
     }
     assert planned <= ids_of("What is in use")
 

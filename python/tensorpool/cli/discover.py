@@ -20,7 +20,7 @@ from ..context import Context
 from ..discovery import DiscoveredStream
 from ..errors import DiscoveryError
 from .options import ConnectOptions, connect_options
-from .output import DIM, GOOD, WARN, columns, console, format_duration, size_text
+from .output import DIM, GOOD, WARN, columns, console, format_duration, size_literal
 
 Change = tuple[str, DiscoveredStream]
 ARRIVED, CHANGED, GONE = "arrived", "changed", "gone"
@@ -48,7 +48,7 @@ def cells(stream: DiscoveredStream) -> list[str | Text]:
         "" if stream.data_source_id is None else str(stream.data_source_id),
         stream.driver_instance_id,
         str(stream.nslots),
-        " ".join(size_text(stride) for stride in stream.pools),
+        " ".join(size_literal(stride) for stride in stream.pools),
         str(stream.producer_id) if stream.has_producer else Text("none", style=DIM),
     ]
 

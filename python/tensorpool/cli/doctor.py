@@ -12,8 +12,8 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from ..shm import parse_size
-from .output import BAD, DIM, GOOD, WARN, columns, console, format_bytes, size_text
+from ..units import parse_size
+from .output import BAD, DIM, GOOD, WARN, columns, console, format_bytes, size_literal
 from .params import CommandGroup
 
 if TYPE_CHECKING:
@@ -107,10 +107,10 @@ def _config(result: Sizing) -> str:
         "[[driver.streams]]",
         "stream_id = 10000",
         f"nslots = {result.nslots}",
-        f'pools = ["{size_text(result.stride_bytes)}"]',
+        f'pools = ["{size_literal(result.stride_bytes)}"]',
     ]
     if result.needs_term_setting:
-        lines += ["", "[aeron]", f'descriptor_term = "{size_text(result.descriptor_term_bytes)}"']
+        lines += ["", "[aeron]", f'descriptor_term = "{size_literal(result.descriptor_term_bytes)}"']
     return "\n".join(lines) + "\n"
 
 

@@ -79,7 +79,7 @@ class ConnectOptions:
         except MediaDriverUnavailable as error:
             raise _unavailable(error.aeron_dir) from None
         # A command that only reads does not report on itself.
-        ctx._reports = ReportOptions(latency=False, counters=False, accounts=False)
+        ctx.report_options = ReportOptions.none()
         with ctx:
             yield ctx
 

@@ -12,8 +12,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..runtime.config import format_size
-from ..units import format_bytes, format_duration, format_shape
+from ..units import format_bytes, format_duration, format_shape, size_literal
 
 __all__ = [
     "BAD",
@@ -26,7 +25,7 @@ __all__ = [
     "format_duration",
     "format_shape",
     "key_values",
-    "size_text",
+    "size_literal",
 ]
 
 _FILE_WIDTH: Final = 200
@@ -101,8 +100,3 @@ def key_values(rows: Sequence[tuple[str, Any]]) -> Table:
     for name, value in rows:
         table.add_row(name, value if isinstance(value, Text) else Text(str(value)))
     return table
-
-
-def size_text(size: int) -> str:
-    """A size as it is written in a configuration: `1MiB`."""
-    return str(format_size(size))

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..errors import ConfigError
-from ..runtime.config.units import parse_duration
+from ..units import parse_duration
 
 _HELP_LENGTH = 1000
 """Longer than any sentence: the help of a command is never cut."""

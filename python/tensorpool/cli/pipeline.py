@@ -341,7 +341,7 @@ def run(
             stop=should_stop,
         )
     if as_json:
-        click.echo(json.dumps(state.as_json(), indent=2))
+        click.echo(json.dumps(state.to_json(), indent=2))
     else:
         print_status(console(), state)
 
@@ -355,7 +355,7 @@ def status(location: Path, as_json: bool) -> None:
 
     state = read_status(_root(location))
     if as_json:
-        click.echo(json.dumps(state.as_json(), indent=2))
+        click.echo(json.dumps(state.to_json(), indent=2))
         return
     print_status(console(), state)
 
@@ -374,7 +374,7 @@ def compact(location: Path, as_json: bool) -> None:
 
     results = merge_files(_root(location))
     if as_json:
-        click.echo(json.dumps({name: result.as_json() for name, result in results.items()}, indent=2))
+        click.echo(json.dumps({name: result.to_json() for name, result in results.items()}, indent=2))
         return
     table = columns("table", "files", "now", right=("files", "now"))
     for name, result in sorted(results.items()):

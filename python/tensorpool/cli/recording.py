@@ -187,7 +187,7 @@ def repair(directory: str, as_json: bool) -> None:
             "rewritten": [str(path) for path in done.rewritten],
             "set_aside": [str(path) for path in done.set_aside],
             "lost": [_gap_json(gap) for gap in done.lost],
-            "manifest_rebuilt": done.is_manifest_new,
+            "manifest_rebuilt": done.manifest_rebuilt,
         }
         click.echo(json.dumps(report, indent=2))
         return
@@ -205,7 +205,7 @@ def repair(directory: str, as_json: bool) -> None:
                 style=WARN,
             )
         )
-    if done.is_manifest_new:
+    if done.manifest_rebuilt:
         screen.print("the manifest was made anew")
     if not done.changed:
         screen.print(Text("✓ nothing to repair", style=GOOD))

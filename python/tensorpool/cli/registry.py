@@ -65,7 +65,7 @@ def run(config: Config) -> None:
 
         def make_agent() -> RegistryAgent:
             return RegistryAgent(
-                ctx._conductor,
+                ctx.connection.conductor,
                 settings=config[RegistrySettings],
                 discovery=config[DiscoverySettings],
                 service_streams=ctx.service_streams,

@@ -23,7 +23,7 @@ from ..errors import TensorPoolError
 from ..monitor import AnnounceEar, StreamHeard
 from .driver import leases_table
 from .options import ConnectOptions, connect_options
-from .output import DIM, WARN, columns, console, format_bytes, format_duration, key_values, size_text
+from .output import DIM, WARN, columns, console, format_bytes, format_duration, key_values, size_literal
 from .params import CommandGroup, StreamId
 from .stream_frames import echo_frames, measure, print_lineage
 from .stream_watch import watch_streams
@@ -137,7 +137,7 @@ def ls(to: ConnectOptions) -> None:
             str(one.producer_id) if one.has_producer else Text("none", style=DIM),
             str(one.epoch) if screen.width >= _WIDE else f"…{one.epoch % 10**6:06}",
             str(one.nslots),
-            " ".join(size_text(pool.stride_bytes) for pool in one.pools),
+            " ".join(size_literal(pool.stride_bytes) for pool in one.pools),
             format_duration(one.age_ns(now) / 1e9),
         ]
         table.add_row(*row, *([_leases(known.get(one.stream_id))] if known else []))
@@ -177,7 +177,7 @@ def info(to: ConnectOptions, stream_id: int) -> None:
                 ),
                 (
                     "pools",
-                    ", ".join(f"{pool.pool_id}: {size_text(pool.stride_bytes)}" for pool in one.pools),
+                    ", ".join(f"{pool.pool_id}: {size_literal(pool.stride_bytes)}" for pool in one.pools),
                 ),
                 ("directory", one.directory or one.header_uri),
                 ("announced", f"{format_duration(one.age_ns(now) / 1e9)} ago"),
@@ -320,7 +320,7 @@ _JSON_BYTES = 4096
 def receive_attributes(ctx: Context, stream_id: int, timeout: float) -> Metadata | None:
     """The newest attributes of the stream; None where nobody tells of any within a period and a half."""
     with ctx.consumer(stream_id) as consumer:
-        found = consumer.wait_for_metadata(min(_PERIODS * ctx._announce_period_ns / 1e9, timeout))
+        found = consumer.wait_for_metadata(min(_PERIODS * ctx.connection.announce_period_ns / 1e9, timeout))
     return found if isinstance(found, Metadata) else None
 
 

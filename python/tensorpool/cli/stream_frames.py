@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections import deque
@@ -23,6 +22,7 @@ from rich.tree import Tree
 from .. import _native
 from ..client import Consumer, Latency, LatencySummary
 from ..context import Context
+from ..durable import replace_file
 from ..errors import FrameOverwritten, ReceiveTimeout, TensorPoolError
 from ..monitor import Intervals, Rate, SampledRate, encode_png, summarize, to_pixels
 from ..monitor.lineage import Lineage, LineageTracker, TracedFrame
@@ -115,7 +115,7 @@ def _print(meter: _Meter, as_json: bool) -> None:
             "rate": None if rate is None else rate.as_json(),
             "made_hz": made_hz,
             "dropped": dropped,
-            "latency": meter.consumer.latency().as_json(),
+            "latency": meter.consumer.latency().to_json(),
         }
         click.echo(json.dumps(line))
     elif not fresh:
@@ -136,7 +136,7 @@ def _print(meter: _Meter, as_json: bool) -> None:
 
 def _latency_text(latency: Latency) -> str:
     # Before the first interval is over, all that there is.
-    spread: LatencySummary = latency.last if latency.last.count else latency.life
+    spread: LatencySummary = latency.last if latency.last.count else latency.total
     if not spread.count:
         return ""
     return f"  latency p50 {format_duration(spread.p50_ns / 1e9)} p99 {format_duration(spread.p99_ns / 1e9)}"
@@ -213,12 +213,9 @@ def _write(image: Path, frame: _native.Frame, array: npt.NDArray[Any]) -> Path:
     """Whoever looks at the file sees a whole picture, also while it is replaced again and again."""
     path = image.with_name(image.name.replace("{seq}", str(frame.seq)))
     content = encode_png(to_pixels(array))
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(content)
-        beside.replace(path)
+        replace_file(path, content, sync=False, mode=0o666)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise click.FileError(str(path), error.strerror or str(error)) from None
     return path
 
@@ -241,7 +238,7 @@ def print_lineage(
 ) -> None:
     """Prints until Ctrl-C or `count`. Raises ReceiveTimeout if nothing of that lineage ever came."""
     ids = dict.fromkeys((ctx.stream_ids.control, ctx.stream_ids.descriptor, *descriptor_streams))
-    ears = [_native.Subscription(ctx._conductor, _CHANNEL, stream) for stream in ids]
+    ears = [_native.Subscription(ctx.connection.conductor, _CHANNEL, stream) for stream in ids]
     try:
         _collect_lineage(LineageTracker(), ears, wanted, count, to)
     except KeyboardInterrupt:

@@ -531,7 +531,7 @@ class LedgerListener:
 def ledger_listener(aeron_dir: str) -> Iterator[LedgerListener]:
     """A listener on the media driver of the demo, with a context of its own that reports nothing."""
     with open_context("standalone", aeron_dir=aeron_dir, media_driver="external") as ctx:
-        ctx._reports = ReportOptions(latency=False, counters=False, accounts=False)
+        ctx.report_options = ReportOptions.none()
         listener = LedgerListener(ctx)
         try:
             yield listener

@@ -28,7 +28,9 @@ def run_driver(options: DemoOptions, reports: Reports) -> None:
         context.open("embedded", aeron_dir=options.aeron_dir, shm_base_dir=options.base) as ctx,
         ctx.service("driver") as driver,
     ):
-        control = _native.Subscription(ctx._conductor, "aeron:ipc?tether=false", ctx.stream_ids.control)
+        control = _native.Subscription(
+            ctx.connection.conductor, "aeron:ipc?tether=false", ctx.stream_ids.control
+        )
         try:
             while not control.is_ready:
                 time.sleep(_POLL_S)

@@ -135,11 +135,11 @@ def find_leftovers(base: Path, *, clock: Clock = SYSTEM_CLOCK) -> list[Leftover]
     leftovers = []
     for header in base.glob(f"tensorpool-{user_name()}/*/*/*/{HEADER_RING}"):
         head = read_superblock(header)
-        if head is None or head["magic"] != MAGIC:
+        if head is None or head.magic != MAGIC:
             continue
-        age = clock.monotonic_ns() - head["activity_timestamp_ns"]
-        if not 0 <= age <= STALE_NS and not is_alive(head["pid"]):
-            leftovers.append(Leftover(header.parent, head["pid"], _size(header.parent)))
+        age = clock.monotonic_ns() - head.activity_timestamp_ns
+        if not 0 <= age <= STALE_NS and not is_alive(head.pid):
+            leftovers.append(Leftover(header.parent, head.pid, _size(header.parent)))
     return leftovers
 
 

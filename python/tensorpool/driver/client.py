@@ -1,4 +1,4 @@
-"""What the SHM driver knows of its streams and leases, for those who look. Without one there is nothing."""
+"""Queries of a running driver: its streams and leases, by way of `service:driver`."""
 
 from __future__ import annotations
 
@@ -9,33 +9,40 @@ from ..runtime.counters import read_aeron_counters
 from ..service import ServiceClient
 
 DRIVER_LABEL: Final = "tensorpool-driver"
-"""How the label of the counter begins that a driver keeps among the media driver's."""
+"""Start of the label of a driver's Aeron counter."""
 SERVICE: Final = "driver"
+_ROW_KEYS: Final = {"streams": "stream_id", "leases": "lease_id"}
 
 
 class ServiceHost(Protocol):
-    """Whatever opens service clients on one media driver: a context."""
+    """The part of a context that opens service clients on one media driver."""
 
     @property
-    def aeron_dir(self) -> str: ...
-    def service(self, name: str, *, timeout: float) -> ServiceClient: ...
+    def aeron_dir(self) -> str:
+        """The media driver's directory."""
+        ...
+
+    def service(self, name: str, *, timeout: float) -> ServiceClient:
+        """A client of one service."""
+        ...
 
 
 def drivers_on(aeron_dir: str) -> list[str]:
-    """The labels of the SHM drivers on a media driver: known at once, without asking anybody."""
+    """The counter labels of the SHM drivers on a media driver, read without sending a message."""
     try:
-        return [one.label for one in read_aeron_counters(aeron_dir) if one.label.startswith(DRIVER_LABEL)]
+        counters = read_aeron_counters(aeron_dir)
+        return [counter.label for counter in counters if counter.label.startswith(DRIVER_LABEL)]
     except MediaDriverError:
         return []
 
 
 def driver_streams(context: ServiceHost, *, timeout: float) -> dict[int, dict[str, Any]]:
-    """The driver's streams by id; none where no driver runs, or it does not answer."""
-    return {one["stream_id"]: one for one in _ask(context, timeout, "streams") or []}
+    """The driver's streams by id; empty if no driver runs, or it does not reply."""
+    return {row["stream_id"]: row for row in _ask(context, timeout, "streams") or []}
 
 
 def driver_leases(context: ServiceHost, stream_id: int, *, timeout: float) -> list[dict[str, Any]] | None:
-    """Who holds leases of a stream; None where no driver answers."""
+    """The leases of a stream; None if no driver replies."""
     return _ask(context, timeout, "leases", stream_id=stream_id)
 
 
@@ -50,17 +57,21 @@ def _ask(context: ServiceHost, timeout: float, command: str, **arguments: Any) -
 
 
 def all_rows(client: ServiceClient, command: str, **arguments: Any) -> list[dict[str, Any]]:
-    """All rows of `streams()` or `leases()`, however many answers they come in."""
-    key = {"streams": "stream_id", "leases": "lease_id"}[command]
+    """All rows of `streams()` or `leases()`, from as many replies as they need."""
+    key = _ROW_KEYS[command]
     rows: list[dict[str, Any]] = []
     first = 0
     while part := client.call(command, {**arguments, "first": first}):
         try:
             last = int(part[-1][key])
         except (TypeError, LookupError, ValueError):
-            raise CommandFailed(f"the driver answers {command} with rows that have no {key}") from None
+            raise CommandFailed(
+                f"the driver's reply to {command} has rows without {key}; check its version"
+            ) from None
         if last < first:
-            raise CommandFailed(f"the driver answers {command} with {key} {last} where {first} comes next")
+            raise CommandFailed(
+                f"the driver's reply to {command} has {key} {last} after {first - 1}; check its version"
+            )
         rows += part
         first = last + 1
     return rows

@@ -158,11 +158,12 @@ class AnnounceEar:
     """Listens on the announce and metadata streams of a connection. Poll it now and then."""
 
     def __init__(self, context: Context) -> None:
-        self.period_ns = context._announce_period_ns
+        self.period_ns = context.connection.announce_period_ns
         self.book = StreamBook(forget_after_ns=3 * self.period_ns)
         ids = (context.stream_ids.announce, context.stream_ids.metadata)
         self._ears = [
-            _native.Subscription(context._conductor, _CHANNEL, stream) for stream in dict.fromkeys(ids)
+            _native.Subscription(context.connection.conductor, _CHANNEL, stream)
+            for stream in dict.fromkeys(ids)
         ]
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while not all(ear.is_ready for ear in self._ears):

@@ -472,7 +472,7 @@ class LiveLedger:
     """Listens to everybody who tells. Poll it, or `settle` and read the `rows`."""
 
     def __init__(self, context: Context, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        period_ns = context._streams.period_ns
+        period_ns = context.connection.report_period_ns
         self._clock = clock
         self._period_s = period_ns / 1e9
         self._settle_s = 3 * self._period_s

@@ -33,7 +33,7 @@ from ..sbe.wire import ShmPoolAnnounce, ShmRegionSuperblock
 from ..shm.inspect import NotARegion, region_path
 from ..transport.channels import ServiceStreams
 from .model import LedgerAudit, SystemModel
-from .reports import Activity, ListenerPaused, MessageReader, RejectedMessage, read_status, read_status_event
+from .reports import Activity, ListenerPaused, MessageReader, RejectedMessage, read_status_event
 from .services import ServicePoller
 from .snapshot import Snapshot
 from .streams import ModelLimits
@@ -87,7 +87,6 @@ _MOST_A_TURN: Final = 8192
 _READY_TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 0.005
 _REMEMBER_NS: Final = 15_000_000_000
-_KINDS: Final = {"account": ("producer", "consumer"), "latency": ("consumer",)}
 
 
 class Observer(Protocol):
@@ -187,11 +186,7 @@ class SystemListener:
         if word is None:
             # Values of other formats are the business of whoever asked for them.
             return
-        parts = word.tag.split(":", 2)
-        if len(parts) == 3 and parts[1] in _KINDS.get(word.key, ()):
-            told = read_status("latency" if word.key == "latency" else parts[1], word.value)
-            self._tell(RejectedMessage("malformed") if told is None else told, now_ns)
-        elif self._asking is not None and word.correlation_id:
+        if self._asking is not None and word.correlation_id:
             facts, questions = self._asking.on_word(word)
             for fact in facts:
                 self._tell(fact, now_ns)
@@ -287,7 +282,8 @@ def _tell_all(observers: tuple[Observer, ...]) -> Callable[[object, int], None]:
 
 def model_limits(context: Context) -> ModelLimits:
     return ModelLimits(
-        announce_period_ns=context._announce_period_ns, report_period_ns=context._streams.period_ns
+        announce_period_ns=context.connection.announce_period_ns,
+        report_period_ns=context.connection.report_period_ns,
     )
 
 
@@ -297,7 +293,7 @@ def open_listener(
     """Ears on the streams of a context."""
     ids = context.stream_ids
     return SystemListener(
-        context._conductor,
+        context.connection.conductor,
         stream_ids=(ids.announce, ids.metadata, ids.qos, ids.control),
         services=context.service_streams,
         observers=observers,

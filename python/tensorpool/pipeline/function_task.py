@@ -140,7 +140,7 @@ def _tabled(
         made |= {"stream_id": pa.array(stream), "date": dates(batch["receive_time_ns"].to_numpy())}
         files.add(table, pa.table(made))
         rows += len(batch)
-    return {"files": [one.as_json() for one in files.close()], "rows": rows}
+    return {"files": [one.to_json() for one in files.close()], "rows": rows}
 
 
 def recording_work(function: Function | None) -> Work:

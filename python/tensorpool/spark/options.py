@@ -22,8 +22,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Long
 
 from ..errors import ConfigError
 from ..runtime.config.config import nearest
-from ..runtime.config.units import parse_duration
-from ..shm.sizes import parse_size
+from ..units import parse_duration, parse_size
 from .offsets import Position
 
 __all__ = ["READ", "STREAM", "STREAM_WRITE", "TABLE", "WRITE", "Options", "is_for"]

@@ -22,7 +22,7 @@ import numpy as np
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import CorruptRecording, FrameNotRecorded, RecordingError
 from ..recording import Cursor, Gap, Recording
-from ..recording.manifest import Kind, Records, name_of
+from ..recording.manifest import RecordKind, Records, segment_name
 from ..recording.rows import RowBlock
 from .offsets import START, Offsets, Position
 
@@ -143,7 +143,7 @@ class Planner:
 
     def _first(self, stream_id: int) -> Position:
         for record in self._records(stream_id):
-            if record["kind"] != Kind.SEALED or record["rows"]:
+            if record["kind"] != RecordKind.SEALED or record["rows"]:
                 return Position(int(record["epoch"]), int(record["first_seq"]))
         return START
 
@@ -162,7 +162,7 @@ class Planner:
 
     def _first_at(self, stream_id: int, time_ns: int) -> Position | None:
         records = self._records(stream_id)
-        for record in records[(records["kind"] != Kind.SEALED) | (records["last_time_ns"] >= time_ns)]:
+        for record in records[(records["kind"] != RecordKind.SEALED) | (records["last_time_ns"] >= time_ns)]:
             for block in self._blocks(record):
                 rows = np.flatnonzero(block.receive_time_ns >= time_ns)
                 if len(rows):
@@ -172,7 +172,7 @@ class Planner:
     def _blocks(self, record: Any) -> Iterator[RowBlock]:
         """What can be read of a segment. What cannot is for the tasks to say, or to pass over."""
         try:
-            segment = self._recording.segment(name_of(record))
+            segment = self._recording.segment(segment_name(record))
         except (CorruptRecording, FrameNotRecorded):
             return
         for number in range(len(segment.file.scan.batches)):
@@ -215,7 +215,7 @@ class Planner:
         # The segment that begins at or before the start is the first that can hold something of the range.
         low = max(bisect_right(every, (start.epoch, start.seq), key=place) - 1, 0)
         found: Records = records[low:high]
-        if len(found) and found[0]["kind"] == Kind.SEALED:
+        if len(found) and found[0]["kind"] == RecordKind.SEALED:
             one = found[0]
             if Position(int(one["epoch"]), int(one["last_seq"])) < start or not one["rows"]:
                 found = found[1:]
@@ -233,7 +233,7 @@ class Planner:
         first = records[0]
         if Position(int(first["epoch"]), int(first["first_seq"])) < start:
             for block in self._blocks(first):
-                if block.place.first_seq >= start.seq:
+                if block.location.first_seq >= start.seq:
                     break
                 count = int(np.searchsorted(block.seq, np.uint64(min(start.seq, 2**64 - 1))))
                 skipped_rows += count
@@ -243,8 +243,8 @@ class Planner:
     def _totals(self, records: Records) -> tuple[Any, Any]:
         """Rows and payload bytes of each segment; of open ones as much as is complete."""
         rows, size = records["rows"].astype(np.int64), records["payload_bytes"].astype(np.int64)
-        for at in np.flatnonzero(records["kind"] != Kind.SEALED).tolist():
-            scan = self._recording.segment(name_of(records[at])).file.scan
+        for at in np.flatnonzero(records["kind"] != RecordKind.SEALED).tolist():
+            scan = self._recording.segment(segment_name(records[at])).file.scan
             rows[at], size[at] = scan.rows, scan.end
         return rows, size
 
@@ -258,7 +258,7 @@ class Planner:
             low = start.seq if epoch == start.epoch else 0
             high = end.seq if epoch == end.epoch else 1 << 64
             try:
-                scan = self._recording.segment(name_of(records[at])).file.scan
+                scan = self._recording.segment(segment_name(records[at])).file.scan
             except (CorruptRecording, FrameNotRecorded):
                 continue
             inside = sum(
@@ -289,7 +289,7 @@ class Planner:
     @staticmethod
     def _whole_ones(records: Records, start: Position, end: Position, budget: Budget) -> int:
         """How many segments from here on fit the budget as a whole; takes them off it."""
-        fits = (records["kind"] == Kind.SEALED) & (records["rows"] > 0)
+        fits = (records["kind"] == RecordKind.SEALED) & (records["rows"] > 0)
         fits &= (records["epoch"] < np.uint64(end.epoch)) | (
             (records["epoch"] == np.uint64(end.epoch))
             & (records["last_seq"] < np.uint64(min(end.seq, 2**64 - 1)))
@@ -375,7 +375,7 @@ def _in_time(records: Records, time: tuple[int | None, int | None]) -> Records:
         keep &= records["last_time_ns"] >= time[0]
     if time[1] is not None:
         keep &= records["first_time_ns"] <= time[1]
-    found: Records = records[keep | (records["kind"] != Kind.SEALED)]
+    found: Records = records[keep | (records["kind"] != RecordKind.SEALED)]
     return found
 
 
@@ -407,7 +407,7 @@ def _cut(
 def _boundary(records: Records, at: int) -> tuple[Position, bool]:
     """Between a segment and the next: right behind its last row, if that is known."""
     one, following = records[at], records[at + 1]
-    if one["kind"] == Kind.SEALED and one["rows"]:
+    if one["kind"] == RecordKind.SEALED and one["rows"]:
         return Position(int(one["epoch"]), int(one["last_seq"]) + 1), True
     return Position(int(following["epoch"]), int(following["first_seq"])), False
 

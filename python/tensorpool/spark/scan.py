@@ -79,7 +79,7 @@ def _column(name: str, kind: pa.DataType, parts: Sequence[RowPart], counts: list
     if name == "segment":
         return _segments(parts, counts)
     if name == "payload_offset":
-        return pa.array(_joined("payload_at", parts))
+        return pa.array(_joined("payload_offset", parts))
     if name == "payload":
         return _payloads(parts)
     if name in ("gap_count", "gap_reason"):
@@ -126,7 +126,7 @@ def _payloads(parts: Sequence[RowPart]) -> pa.Array:
 
 def _end_to_end(block: RowBlock, rows: Any) -> npt.NDArray[np.uint8] | None:
     """The payloads where they are, if nothing lies between them, as Arrow wants it: nothing is copied."""
-    at, sizes = block.payload_at[rows], block.payload_bytes[rows]
+    at, sizes = block.payload_offset[rows], block.payload_bytes[rows]
     if not (at[1:] == at[:-1] + sizes[:-1]).all():
         return None
     found: npt.NDArray[np.uint8] = block.bytes[int(at[0]) : int(at[-1] + sizes[-1])]
@@ -135,7 +135,7 @@ def _end_to_end(block: RowBlock, rows: Any) -> npt.NDArray[np.uint8] | None:
 
 def _pack(block: RowBlock, rows: Any, data: npt.NDArray[np.uint8], end: int) -> int:
     """Puts payloads side by side from `end` on; gives where they end."""
-    at, sizes = block.payload_at[rows], block.payload_bytes[rows]
+    at, sizes = block.payload_offset[rows], block.payload_bytes[rows]
     size, steps = int(sizes[0]), np.diff(at)
     if (sizes == size).all() and (len(at) == 1 or (steps[0] > 0 and (steps == steps[0]).all())):
         # Alike and evenly spaced, as nearly always.
@@ -299,7 +299,7 @@ class RangeScan:
         if len(wrong) and self._terms.fail_on_loss:
             seq = int(block.seq[wrong[0]])
             raise self._lost(
-                f"{block.path}, byte {int(block.payload_at[wrong[0]])}: the payload of frame {seq} is damaged"
+                f"{block.path}, byte {int(block.payload_offset[wrong[0]])}: the payload of frame {seq} is damaged"
             )
         if len(wrong):
             self._bad = CORRUPT

@@ -75,12 +75,12 @@ class SupervisorAgent:
         self.counters = SupervisorCounters(instance=instance)
         self.decisions: deque[Decision] = deque(maxlen=_MOST_DECISIONS)
         self._policy = Policy(settings.rules)
-        streams = context._streams
+        streams = context.per_consumer_streams
         channel = streams.channels[0] if streams.channels else "aeron:ipc"
-        self._orders = Orders(channel, streams.descriptor_ids)
+        self._orders = Orders(channel, (streams.descriptor_ids.first, streams.descriptor_ids.last))
         bounds = ModelLimits(
-            announce_period_ns=context._announce_period_ns,
-            report_period_ns=streams.period_ns,
+            announce_period_ns=context.connection.announce_period_ns,
+            report_period_ns=context.connection.report_period_ns,
             max_streams=settings.max_streams,
             max_consumers=settings.max_consumers,
         )
@@ -94,7 +94,7 @@ class SupervisorAgent:
         self._stack = ExitStack()
 
     def on_start(self) -> None:
-        conductor, services = self._context._conductor, self._context.service_streams
+        conductor, services = self._context.connection.conductor, self._context.service_streams
         with ExitStack() as stack:
             self._ears = open_listener(self._context, (self._picture,), self._bounds, self._clock)
             stack.callback(self._ears.close)

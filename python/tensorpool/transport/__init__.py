@@ -1,6 +1,18 @@
-"""Aeron: the media driver, channels, and whole messages for what happens per second."""
+"""Aeron: the connection to a media driver, an embedded media driver, channels and stream ids."""
 
-from .channels import StreamIds, descriptor_channel
+from .channels import SHARED_CHANNEL, ServiceStreams, StreamAddress, StreamIds, descriptor_channel
+from .connection import Connection, ConnectionOptions
 from .media_driver import MediaDriver, default_aeron_dir, embed_lock_path
 
-__all__ = ["MediaDriver", "StreamIds", "default_aeron_dir", "descriptor_channel", "embed_lock_path"]
+__all__ = [
+    "SHARED_CHANNEL",
+    "Connection",
+    "ConnectionOptions",
+    "MediaDriver",
+    "ServiceStreams",
+    "StreamAddress",
+    "StreamIds",
+    "default_aeron_dir",
+    "descriptor_channel",
+    "embed_lock_path",
+]

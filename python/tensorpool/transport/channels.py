@@ -1,27 +1,40 @@
-"""Stream ids and channels that everybody uses unless told otherwise.
-
-Where events travel unless told otherwise.
-"""
+"""Aeron channels and stream ids, with their defaults (wire §5, service §4). Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from ..errors import ConfigError
 
-# An IPC publication waits for its slowest tethered reader. Ours are untethered, and the channel says how
-# soon one that does not poll is put to rest, so that it also holds under a foreign media driver.
-_UNTETHERED = (
+SHARED_CHANNEL: Final = "aeron:ipc"
+"""The channel of the control, announce, descriptor, QoS and metadata streams."""
+# An IPC publication waits for its slowest tethered subscription. Consumers subscribe untethered. The channel
+# sets how soon the media driver rests an untethered subscription that is not polled, so that these timeouts
+# also hold with a media driver that another program configured.
+_UNTETHERED_TIMEOUTS: Final = (
     "untethered-window-limit-timeout=10ms|untethered-linger-timeout=10ms|untethered-resting-timeout=1s"
 )
-DEFAULT_DESCRIPTOR_TERM_BYTES = 16 << 20
-# What Aeron allows; in between, powers of two.
-MIN_TERM_BYTES, MAX_TERM_BYTES = 64 << 10, 1 << 30
+DEFAULT_DESCRIPTOR_TERM_BYTES: Final = 16 << 20
+# Aeron's limits of a term length, which is a power of two.
+MIN_TERM_BYTES: Final = 64 << 10
+MAX_TERM_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAddress:
+    """A stream on an Aeron channel."""
+
+    channel: str
+    stream_id: int
+
+    def __str__(self) -> str:
+        return f"{self.channel}, stream {self.stream_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class StreamIds:
-    """Where each kind of message travels, on `aeron:ipc`."""
+    """The ids of the shared streams on `aeron:ipc`, by kind of message."""
 
     control: int = 1000
     announce: int = 1001
@@ -31,27 +44,34 @@ class StreamIds:
 
 
 def term_fault(term_bytes: int) -> str | None:
-    """Why Aeron has no terms of that length."""
+    """Why Aeron does not allow this term length; None if it does."""
     if MIN_TERM_BYTES <= term_bytes <= MAX_TERM_BYTES and term_bytes & (term_bytes - 1) == 0:
         return None
     return "use a power of two from 64KiB to 1GiB, as in 16MiB"
 
 
 def descriptor_channel(term_bytes: int = DEFAULT_DESCRIPTOR_TERM_BYTES) -> str:
-    """The channel of a producer's own publication of descriptors."""
-    return f"aeron:ipc?term-length={term_bytes}|{_UNTETHERED}"
+    """The channel on which a producer publishes descriptors."""
+    return f"{SHARED_CHANNEL}?term-length={term_bytes}|{_UNTETHERED_TIMEOUTS}"
+
+
+def untethered(channel: str) -> str:
+    """`channel` for a subscription that may not hold a publication back."""
+    if "tether=" in channel:
+        return channel
+    return f"{channel}{'|' if '?' in channel else '?'}tether=false"
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceStreams:
-    """The shared streams of all services: commands on one, what was accepted and status on the other."""
+    """The two streams of all services: commands on the control stream, echoes and status on the other."""
 
-    channel: str = "aeron:ipc"
+    channel: str = SHARED_CHANNEL
     control: int = 4000
     status: int = 4001
 
     def __post_init__(self) -> None:
         if self.control == self.status:
             raise ConfigError(
-                f"control and status are both stream {self.control}: a service would answer itself"
+                f"control and status are both stream {self.control}: a service would receive its own replies"
             )

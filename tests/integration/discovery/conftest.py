@@ -54,7 +54,7 @@ def registry_on(wait_until: Callable[..., Any]) -> Iterator[Callable[..., Regist
         def run(context: tp.Context, *drivers: DriverSource, **settings: Any) -> RegistryAgent:
             provider = settings.pop("discovery", None) or DiscoverySettings()
             agent = RegistryAgent(
-                context._conductor,
+                context.connection.conductor,
                 settings=RegistrySettings(drivers=drivers, **settings),
                 discovery=provider,
                 service_streams=context.service_streams,
@@ -72,7 +72,7 @@ def voice(wait_until: Callable[..., Any]) -> Iterator[Callable[..., _native.Publ
     with ExitStack() as stack:
 
         def make(context: tp.Context, stream_id: int, channel: str = "aeron:ipc") -> _native.Publication:
-            publication = _native.Publication(context._conductor, channel, stream_id)
+            publication = _native.Publication(context.connection.conductor, channel, stream_id)
             stack.callback(publication.close)
             wait_until(lambda: publication.is_connected)
             return publication
@@ -87,7 +87,7 @@ def ear(wait_until: Callable[..., Any]) -> Iterator[Callable[..., _native.Subscr
         def make(
             context: tp.Context, stream_id: int, channel: str = "aeron:ipc?tether=false"
         ) -> _native.Subscription:
-            subscription = _native.Subscription(context._conductor, channel, stream_id)
+            subscription = _native.Subscription(context.connection.conductor, channel, stream_id)
             stack.callback(subscription.close)
             wait_until(lambda: subscription.is_ready)
             return subscription

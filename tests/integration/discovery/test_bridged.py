@@ -17,11 +17,11 @@ import pytest
 import tensorpool as tp
 from tensorpool import _native
 from tensorpool.bridge import FallbackUri
-from tensorpool.bridge.mappings import StreamAddress
 from tensorpool.discovery import DiscoverySettings
 from tensorpool.registry import DriverSource, RegistryAgent, RegistrySettings
 from tensorpool.runtime.runner import Runner
 from tensorpool.sbe import DataSourceAnnounce, DataSourceMeta, decode
+from tensorpool.transport import StreamAddress
 from tests.integration.bridge.hosts import DEADLINE_S, Pair, flows, open_host, settings_of
 from tests.integration.discovery.conftest import UNMET_S
 from tests.ports import free_port
@@ -57,7 +57,7 @@ def pair(aeron_dir: Path, shm_base: Path, tmp_path: Path, wait_until: Callable[.
             tags=("reach:bridge",),
         )
         registry = RegistryAgent(
-            there.context._conductor,
+            there.context.connection.conductor,
             settings=RegistrySettings(drivers=(source,)),
             discovery=DiscoverySettings(),
             service_streams=there.context.service_streams,
@@ -83,7 +83,7 @@ def test_a_stream_that_no_bridge_has_brought_is_an_error_that_says_what_to_do(
     (found,) = pair.there.context.discover(name="far")
     assert (found.needs_bridge, found.fallback_uri) == (True, None)
     with pytest.raises(
-        tp.StreamNotLocal, match=rf"no bridge has brought it.*source_stream_id {free_stream_id}"
+        tp.StreamNotLocal, match=rf"no bridge has a copy of it.*source_stream_id {free_stream_id}"
     ) as error:
         pair.there.context.consumer(name="far", find_timeout=UNMET_S)
     assert (error.value.stream_id, error.value.driver_instance_id) == (free_stream_id, "here")
@@ -102,7 +102,9 @@ def test_a_stream_that_a_bridge_has_brought_is_found_by_the_name_that_it_has_at_
         name, source = "planned", PLANNED
         camera = pair.here.context.producer(source)
     there = pair.there.context
-    ear = _native.Subscription(there._conductor, "aeron:ipc?tether=false", there.stream_ids.metadata)
+    ear = _native.Subscription(
+        there.connection.conductor, "aeron:ipc?tether=false", there.stream_ids.metadata
+    )
     wait_until(lambda: ear.is_ready, timeout=DEADLINE_S)
     ends = pair.connect(source, dest)
     wait_until(lambda: is_known(pair, name, camera), timeout=DEADLINE_S)
@@ -134,7 +136,7 @@ def test_a_stream_whose_tags_name_a_bridge_is_read_off_it(
         free_stream_id, pools=["64KiB"], nslots=8, name="far", tags=["lab", tag]
     )
     wait_until(lambda: is_known(pair, "far", camera), timeout=DEADLINE_S)
-    with pytest.raises(tp.StreamNotLocal, match="the bridge that it names says nothing"):
+    with pytest.raises(tp.StreamNotLocal, match="the bridge of its tag announces nothing"):
         pair.there.context.consumer(name="far", find_timeout=UNMET_S)
     table = pair.common(mappings=[{"source_stream_id": free_stream_id, "dest_stream_id": 50_000}])
     pair.here.bridge(settings_of(instance_id="b", direction="send", **table))

@@ -115,7 +115,7 @@ def test_discovering_is_also_for_asyncio_and_for_scripts(
     assert asyncio.run(tp.discover_async(name="camera-1", aeron_dir=home.aeron_dir)) == found
     from tensorpool.context import startup
 
-    startup._shared.pop(home.aeron_dir).close()
+    startup._shared_contexts.pop(home.aeron_dir).close()
     assert camera.attached
 
 
@@ -330,10 +330,10 @@ def test_a_consumer_s_own_streams_come_from_its_producer_and_not_from_what_was_f
         name for name in DiscoveredStream.__dataclass_fields__ if "stream_id" in name or "channel" in name
     }
     assert names == {"stream_id", "control_channel", "control_stream_id"}
-    with home.consumer(name="camera-1", own_stream=True) as frames:
+    with home.consumer(name="camera-1", per_consumer_stream=True) as frames:
         own = wait_until(lambda: frames.standing()["descriptors"])
         assert 31_000 <= own[1] <= 31_999
     # Another driver's control stream changes that one stream and nothing else.
-    other = home._home_of(replace(found, control_stream_id=found.control_stream_id + 1))
+    other = home._context_for(found.control_stream_id + 1)
     assert replace(other.stream_ids, control=home.stream_ids.control) == home.stream_ids
     assert camera.attached

@@ -12,7 +12,7 @@ import pytest
 import tensorpool as tp
 from tests.integration.discovery.fleet import PERIOD_S, Client, Role
 from tests.ports import free_port
-from tests.remote import Remote, RemoteError
+from tests.remote_process import RemoteError, RemoteProcess
 
 
 class Fleet:
@@ -78,9 +78,9 @@ class Fleet:
             """
         return self.stack.enter_context(Role(["registry", "run"], self.write(name, text, service=service)))
 
-    def client(self, name: str, *, control: int, service: int, discovery: str = "") -> Remote:
+    def client(self, name: str, *, control: int, service: int, discovery: str = "") -> RemoteProcess:
         config = self.write(name, discovery, control=control, service=service)
-        remote = self.stack.enter_context(Remote(Client))
+        remote = self.stack.enter_context(RemoteProcess(Client))
         remote.call("open", config=str(config))
         self.stack.callback(remote.call, "close")
         return remote
@@ -122,9 +122,9 @@ def test_two_drivers_and_their_registries_in_processes_of_their_own(
     assert found["control_stream_id"] == 2000
     # Attached at the driver that has it, which is not the one that the context is connected to.
     assert here.call("consume", name="roof-camera") == [10_001, str(epoch)]
-    camera.tell("offer", value=7)
+    camera.send("offer", value=7)
     assert here.call("receive") == 7
-    assert camera.answer() == "published"
+    assert camera.receive() == "published"
 
     # A word of the producer itself comes before the configuration's.
     camera.call("describe", name="sky")

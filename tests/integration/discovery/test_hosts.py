@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration.discovery.conftest import UNMET_S
 from tests.integration.discovery.fleet import PERIOD_S, Client, Role
-from tests.remote import Remote, RemoteError
+from tests.remote_process import RemoteError, RemoteProcess
 
 # Addresses of the test's own two hosts; nothing leaves their namespaces.
 FIRST, SECOND = "10.231.7.1", "10.231.7.2"
@@ -148,8 +148,8 @@ def test_streams_of_another_host_are_found_through_a_registry_and_not_mapped_the
         registry = stack.enter_context(Role(["registry", "run"], config, first.prefix))
         wait_until(lambda: registry.ready, timeout=60)
 
-        def client(host: Host, name: str) -> Remote:
-            remote = stack.enter_context(Remote(Client, prefix=host.prefix))
+        def client(host: Host, name: str) -> RemoteProcess:
+            remote = stack.enter_context(RemoteProcess(Client, prefix=host.prefix))
             remote.call("open", config=str(host.write(tmp_path, name, asking)))
             stack.callback(remote.call, "close")
             return remote
@@ -162,7 +162,7 @@ def test_streams_of_another_host_are_found_through_a_registry_and_not_mapped_the
             "lab": lab_camera.call("produce", stream_id=10_000),
         }
 
-        def both(remote: Remote) -> dict[str, str]:
+        def both(remote: RemoteProcess) -> dict[str, str]:
             return {one["driver"]: one["epoch"] for one in remote.call("discover") if one["producer_id"]}
 
         wanted = {name: str(epoch) for name, epoch in epochs.items()}
@@ -174,14 +174,14 @@ def test_streams_of_another_host_are_found_through_a_registry_and_not_mapped_the
         wait_until(lambda: both(here) == wanted, timeout=60)
 
         assert there.call("consume", name="roof-camera") == [10_000, wanted["roof"]]
-        camera.tell("offer", value=5)
+        camera.send("offer", value=5)
         assert there.call("receive") == 5
-        camera.answer()
+        camera.receive()
         # Their own driver's, with the same stream id, is not mistaken for the other host's.
         for remote, name in ((here, "roof-camera"), (there, "lab-camera")):
-            with pytest.raises(RemoteError, match="no bridge has brought it here") as error:
+            with pytest.raises(RemoteError, match="no bridge has a copy of it here") as error:
                 remote.call("consume", name=name, find_timeout=UNMET_S)
-            assert error.value.kind == "StreamElsewhere"
+            assert error.value.kind == "StreamNotLocal"
 
         # A bridge brings one of them over: it is found by the name that it has at home.
         for host, direction in ((first, "receive"), (second, "send")):

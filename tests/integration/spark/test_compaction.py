@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tensorpool.pipeline import compact, compact_plan, compaction, run, status
 from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
-from tests.unit.pipeline.support import Stages, define, keys, record
+from tests.unit.pipeline.harness import Stages, define, keys, record
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

@@ -16,7 +16,7 @@ from tensorpool import recording
 from tensorpool.errors import PipelineError
 from tensorpool.pipeline import run, status
 from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
-from tests.unit.pipeline.support import Stages, define, keys, record, table
+from tests.unit.pipeline.harness import Stages, define, keys, record, table
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

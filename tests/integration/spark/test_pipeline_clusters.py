@@ -20,7 +20,7 @@ from tensorpool.pipeline import status
 from tests.integration.spark.conftest import ROOT
 from tests.integration.spark.test_clusters import standalone
 from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
-from tests.unit.pipeline.support import define, keys, record, table
+from tests.unit.pipeline.harness import define, keys, record, table
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.long, pytest.mark.usefixtures("orphans_end")]
 

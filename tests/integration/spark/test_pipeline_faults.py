@@ -16,7 +16,7 @@ from tensorpool.errors import DiskFull, LockHeld, PipelineError
 from tensorpool.pipeline import run
 from tensorpool.pipeline.run import _held
 from tests.unit.pipeline.conftest import _arrows_threads  # noqa: F401  a fixture
-from tests.unit.pipeline.support import Stages, define, keys, record, table
+from tests.unit.pipeline.harness import Stages, define, keys, record, table
 from tests.unit.spark.conftest import write
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -106,7 +106,7 @@ def test_a_full_disk_ends_the_run_and_room_lets_it_go_on(
         else:
             Stages(settings).take_all(pieces=3)
 
-    with pytest.raises(PipelineError if by_spark else DiskFull, match="make room"):
+    with pytest.raises(PipelineError if by_spark else DiskFull, match="free some disk space"):
         go()
     before = keys(table(settings, "silver/frames"))
     assert len(set(before)) == len(before) < 60

@@ -11,7 +11,7 @@ import pytest
 
 import tensorpool as tp
 from tests.integration.supervisor.station import Station
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 # Who is silent for five of them has left: long enough for a machine that is busy with other things.
 PERIOD_S = 0.5
@@ -31,12 +31,12 @@ def hub(options: dict[str, Any]) -> Iterator[tp.Context]:
 
 
 @pytest.fixture
-def station(options: dict[str, Any]) -> Iterator[Callable[[], Remote]]:
+def station(options: dict[str, Any]) -> Iterator[Callable[[], RemoteProcess]]:
     """`station()`: a process of its own on that driver."""
     with ExitStack() as stack:
 
-        def start() -> Remote:
-            remote = stack.enter_context(Remote(_Opened))
+        def start() -> RemoteProcess:
+            remote = stack.enter_context(RemoteProcess(_Opened))
             remote.call("open", **options)
             stack.callback(_close, remote)
             return remote
@@ -44,7 +44,7 @@ def station(options: dict[str, Any]) -> Iterator[Callable[[], Remote]]:
         yield start
 
 
-def _close(remote: Remote) -> None:
+def _close(remote: RemoteProcess) -> None:
     if remote.alive:
         remote.call("close")
 

@@ -12,7 +12,7 @@ from tensorpool.runtime.runner import Runner
 from tensorpool.supervisor.agent import SupervisorAgent
 from tensorpool.supervisor.config import SupervisorSettings
 from tests.integration.supervisor.station import Station
-from tests.remote import PATIENCE, Remote
+from tests.remote_process import TIMEOUT_S, RemoteProcess
 
 # Longer than a busy machine stands still, so that it is the announces that are measured.
 ANNOUNCE_S = 2.0
@@ -31,7 +31,7 @@ class Reader(Station):
 
     def back_at(self, name: str, after: int) -> tuple[float, int]:
         """When it had a later epoch, on the clock that all processes have; and which."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             standing = self.standing(name)
             epoch = self.readers[name].epoch
@@ -70,7 +70,7 @@ class Tower:
         self.agent = SupervisorAgent(self.context, settings=SupervisorSettings(look_ns=50 * MS))
         self.runner = Runner(self.agent)
         self.runner.start()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_S
         while not self.agent.is_ready():
             assert time.monotonic() < deadline, "the supervisor hears nothing"
             time.sleep(0.001)
@@ -81,7 +81,7 @@ class Tower:
 
         A reader may be back before its producer, which then gets another epoch.
         """
-        deadline, deaf = time.monotonic() + PATIENCE, 0.0
+        deadline, deaf = time.monotonic() + TIMEOUT_S, 0.0
         while not self._is_whole(stream_id, epoch):
             assert time.monotonic() < deadline, self.agent.latest.stream(stream_id)
             deaf = deaf if self.agent.is_ready() else time.monotonic()
@@ -117,10 +117,10 @@ def test_the_picture_is_back_within_three_announce_periods(
     }
     measured: dict[str, float] = {}
     with (
-        Remote(Media) as media, Remote(Media) as other_media,
-        Remote(Shm) as shm, Remote(Shm) as second_shm, Remote(Shm) as third_shm,
-        Remote(Reader) as source, Remote(Reader) as reader,
-        Remote(Tower) as tower, Remote(Tower) as other_tower,
+        RemoteProcess(Media) as media, RemoteProcess(Media) as other_media,
+        RemoteProcess(Shm) as shm, RemoteProcess(Shm) as second_shm, RemoteProcess(Shm) as third_shm,
+        RemoteProcess(Reader) as source, RemoteProcess(Reader) as reader,
+        RemoteProcess(Tower) as tower, RemoteProcess(Tower) as other_tower,
     ):  # fmt: skip
         media.call("open", aeron_dir=str(aeron_dir))
         shm.call("open", **options)
@@ -130,7 +130,7 @@ def test_the_picture_is_back_within_three_announce_periods(
         reader.call("consume", name="one", stream_id=free_stream_id)
         _, epoch = reader.call("back_at", name="one", after=0)
 
-        def seen(by: Remote, since: float, epoch: int) -> float:
+        def seen(by: RemoteProcess, since: float, epoch: int) -> float:
             hears, whole = by.call("whole_at", stream_id=free_stream_id, epoch=epoch)
             return max(whole - max(since, hears), 0.0)
 

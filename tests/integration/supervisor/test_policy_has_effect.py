@@ -20,7 +20,7 @@ from tensorpool.runtime.runner import Runner
 from tensorpool.service import Event, Property, Service
 from tensorpool.supervisor.agent import SupervisorAgent
 from tensorpool.supervisor.config import Rule, SupervisorSettings
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 URI = "bridge://7?payload=aeron%3Audp%3Fendpoint%3D127.0.0.1%3A9&payload_stream=1&stream=5"
 MS = 1_000_000
@@ -48,7 +48,9 @@ def decisions(
 ) -> Iterator[Callable[[], list[dict[str, Any]]]]:
     """All decisions so far, as anybody hears them on the status stream."""
     streams = ctx.service_streams
-    mailbox = _native.Mailbox(ctx._conductor, streams.channel, streams.status, ["service:supervisor"])
+    mailbox = _native.Mailbox(
+        ctx.connection.conductor, streams.channel, streams.status, ["service:supervisor"]
+    )
     wait_until(lambda: mailbox.is_connected, timeout=60)
     heard: list[dict[str, Any]] = []
 
@@ -89,7 +91,7 @@ class Slowed:
 
 def test_a_consumer_that_loses_frames_is_slowed_down_and_let_go_again(
     hub: tp.Context,
-    station: Callable[[], Remote],
+    station: Callable[[], RemoteProcess],
     free_stream_id: int,
     wait_until: Callable[..., Any],
 ) -> None:
@@ -160,7 +162,7 @@ def test_a_consumer_that_loses_frames_is_slowed_down_and_let_go_again(
 
 def test_what_is_ordered_by_hand_holds_until_it_is_released(
     hub: tp.Context,
-    station: Callable[[], Remote],
+    station: Callable[[], RemoteProcess],
     free_stream_id: int,
     wait_until: Callable[..., Any],
 ) -> None:

@@ -25,18 +25,18 @@ from tensorpool.sbe.wire import (
 )
 from tensorpool.service import Event
 from tests.integration.supervisor.test_policy_has_effect import supervising
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 
 @pytest.mark.leaves_files
 def test_the_picture_is_back_when_driver_media_driver_or_supervisor_were_killed(
     options: dict[str, Any],
-    station: Callable[[], Remote],
+    station: Callable[[], RemoteProcess],
     free_stream_id: int,
     wait_until: Callable[..., Any],
 ) -> None:
     """The hub is a process here: killed, both drivers are gone at once; another takes their place."""
-    with Remote(Hub) as first, Remote(Hub) as second:
+    with RemoteProcess(Hub) as first, RemoteProcess(Hub) as second:
         first.call("open", **options)
         source, reader = station(), station()
         source.call("produce", stream_id=free_stream_id)
@@ -89,7 +89,7 @@ def test_garbage_on_every_stream_changes_nothing_and_is_counted(
     places = [ids.announce, ids.metadata, ids.qos, ids.control, services.status]
     rolled = random.Random(13)
     with hub.producer(free_stream_id, name="sound") as camera, SystemMonitor(hub) as watcher:
-        voices = [_native.Publication(hub._conductor, "aeron:ipc", place) for place in places]
+        voices = [_native.Publication(hub.connection.conductor, "aeron:ipc", place) for place in places]
         try:
             wait_until(lambda: all(voice.is_ready and voice.offer(b"x" * 9) == "sent" for voice in voices))
             for number in range(2000):
@@ -135,8 +135,9 @@ def garbage(rolled: random.Random, stream_id: int) -> bytes:
                 ['{"stream_id": -1}', "[" * 5000, "{}", "null", '{"stream_id": 1e400}', "\x00"]
             )
             tag = rolled.choice(["service:consumer:5", "service:producer:5", "service:recorder"])
-            key = rolled.choice(["account", "latency", "status().result", "ledger().result"])
-            return Event(tag, key, lies, rolled.randrange(1 << 60)).encode()
+            key = rolled.choice(["status", "status().result", "ledger().result"])
+            value = lies if rolled.randrange(2) else lies.encode()
+            return Event(tag, key, value, rolled.randrange(1 << 60)).encode()
         case _:
             return message
 

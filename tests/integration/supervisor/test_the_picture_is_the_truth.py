@@ -13,12 +13,12 @@ import tensorpool as tp
 from tensorpool.cli import cli
 from tensorpool.monitor import LiveLedger, Verdict
 from tensorpool.monitor.snapshot import StreamState
-from tests.remote import Remote
+from tests.remote_process import RemoteProcess
 
 
 def test_ten_streams_with_known_drops_are_seen_as_they_are(
     hub: tp.Context,
-    station: Callable[[], Remote],
+    station: Callable[[], RemoteProcess],
     free_stream_ids: Callable[[], int],
     tmp_path: Path,
 ) -> None:

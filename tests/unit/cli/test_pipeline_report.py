@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tensorpool.cli.pipeline import pipeline as command
 from tensorpool.cli.pipeline import report
-from tests.unit.pipeline.report.made import pipeline
+from tests.unit.pipeline.report.sample_tables import pipeline
 
 
 def test_report_page_is_beside_the_tables_by_default(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_report_on_inconsistent_tables_fails_and_writes_a_page(tmp_path: Path) -
     shutil.rmtree(tmp_path / "out/silver/rejects")
     done = CliRunner().invoke(report, [str(tmp_path / "out")])
     assert done.exit_code == 1
-    assert "silver judged" in done.stderr
+    assert "silver checked" in done.stderr
     assert "do not add up" in (tmp_path / "out.html").read_text("utf-8")
 
 

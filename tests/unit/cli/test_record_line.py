@@ -1,4 +1,4 @@
-"""The progress line of `tensorpool record`: the most important parts that fit."""
+"""The progress line of a recorder says what fits, and what matters most as long as anything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyte
 import pytest
 
-from tensorpool.cli.record import ProgressLine, line
+from tensorpool.cli.record import ProgressLine, format_progress
 from tensorpool.recorder.state import RecorderStats
 
 BUSY = RecorderStats(
@@ -29,16 +29,16 @@ BUSY = RecorderStats(
 )
 
 
-def test_line_has_all_parts_when_there_is_room() -> None:
-    assert line(BUSY).split("  ") == [
+def test_with_room_it_says_everything() -> None:
+    assert format_progress(BUSY).split("  ") == [
         "recording 62 min", "123,456 frames", "1,234 frames/s", "800 MiB/s", "backlog 8 MiB of 256 MiB",
         "disk left 120 GiB", "gaps disk_full 7, late 1,200",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("columns", range(1, 160))
-def test_line_never_exceeds_the_width(columns: int) -> None:
-    text = line(BUSY, columns)
+def test_it_never_takes_more_than_there_is(columns: int) -> None:
+    text = format_progress(BUSY, columns)
     assert 0 < len(text) <= columns
     if columns >= 10:
         assert "gaps" in text
@@ -47,7 +47,7 @@ def test_line_never_exceeds_the_width(columns: int) -> None:
             assert part in text or columns > 100
 
 
-class FakeTerminal(io.StringIO):
+class Screen(io.StringIO):
     """A terminal of 80 columns."""
 
     def isatty(self) -> bool:
@@ -57,24 +57,24 @@ class FakeTerminal(io.StringIO):
     def lines(self) -> list[str]:
         screen = pyte.Screen(80, 24)
         pyte.Stream(screen).feed(self.getvalue().replace("\n", "\r\n"))
-        return [line.rstrip() for line in screen.display if line.strip()]
+        return [one.rstrip() for one in screen.display if one.strip()]
 
 
-def test_log_messages_are_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = FakeTerminal()
+def test_what_is_logged_stands_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
     progress = ProgressLine(quiet=False)
     log = logging.Logger("a test")
     log.addHandler(logging.StreamHandler(progress))
     log.warning("before")
     progress.show(BUSY)
-    assert screen.lines == ["before", line(BUSY, 79)]
+    assert screen.lines == ["before", format_progress(BUSY, 79)]
     log.error("there is no room")
-    assert screen.lines == ["before", "there is no room", line(BUSY, 79)]
+    assert screen.lines == ["before", "there is no room", format_progress(BUSY, 79)]
     quiet = replace(BUSY, gaps={}, rows=1)
     progress._next = 0.0
     progress.show(quiet)
-    assert screen.lines == ["before", "there is no room", line(quiet, 79)]
+    assert screen.lines == ["before", "there is no room", format_progress(quiet, 79)]
     progress.end()
     log.warning("behind")
-    assert screen.lines == ["before", "there is no room", line(quiet, 79), "behind"]
+    assert screen.lines == ["before", "there is no room", format_progress(quiet, 79), "behind"]

@@ -6,9 +6,9 @@ import pytest
 
 from tensorpool.attributes.tags import MAX_TAG_BYTES, fallback_uri_of, needs_bridge, tags_fault, to_wire
 from tensorpool.bridge import FallbackUri
-from tensorpool.bridge.mappings import StreamAddress
 from tensorpool.context.locate import uri_fault
 from tensorpool.discovery import DriverIdentity
+from tensorpool.transport import StreamAddress
 from tests.unit.discovery.world import PERIOD_NS, World
 
 

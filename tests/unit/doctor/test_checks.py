@@ -257,11 +257,11 @@ def test_invalid_configuration_is_a_finding_and_other_checks_run(tmp_path: Path,
 
 
 def test_checks_start_no_media_driver_and_create_no_files(
-    aeron_dir: Path, shm_base: Path, tmp_path: Path, state_home: Path
+    aeron_dir: Path, shm_base: Path, tmp_path: Path, user_state_dir: Path
 ) -> None:
     file = tmp_path / "tp.toml"
     file.write_text(f"[shm]\nbase_dir = '{shm_base}'\n")
     assert worst(run_checks("1", config_file=file, aeron_dir=str(aeron_dir))) is not Status.FAIL
     assert not aeron_dir.exists()
     assert list(shm_base.iterdir()) == []
-    assert list(state_home.iterdir()) == []
+    assert list(user_state_dir.iterdir()) == []

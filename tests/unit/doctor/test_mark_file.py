@@ -47,14 +47,14 @@ class HeartbeatClock:
 def test_timer_interval_is_that_of_the_heartbeat(cnc: Path, interval_ms: int, expected: float) -> None:
     clock = HeartbeatClock(cnc, interval_ms)
     patience = 2.5
-    measured = measure_timer_interval(cnc, patience=patience, now=clock.now, sleep=clock.sleep)
+    measured = measure_timer_interval(cnc, timeout=patience, now=clock.now, sleep=clock.sleep)
     assert measured == pytest.approx(expected, rel=0.2)
     assert clock.at_s <= patience + 0.001
 
 
 def test_stopped_heartbeat_has_no_interval(cnc: Path) -> None:
     clock = HeartbeatClock(cnc, 1 << 40)
-    assert measure_timer_interval(cnc, patience=1, now=clock.now, sleep=clock.sleep) is None
+    assert measure_timer_interval(cnc, timeout=1, now=clock.now, sleep=clock.sleep) is None
     assert measure_timer_interval(cnc.with_name("nothing")) is None
 
 
@@ -72,7 +72,7 @@ def test_incomplete_and_foreign_files_are_distinguished(tmp_path: Path, cnc: Pat
     cnc.write_bytes(b"\0" * 4096)
     assert read_mark_file(cnc.parent) is None, "it is being created"
     cnc.write_bytes(b"\xff" * 4096)
-    with pytest.raises(MediaDriverError, match="no mark file"):
+    with pytest.raises(MediaDriverError, match="not a mark file"):
         read_mark_file(cnc.parent)
 
 
@@ -83,5 +83,5 @@ def test_embedded_media_driver_has_a_short_interval(aeron_dir: Path, wait_until:
         assert mark.age_s(time.time_ns()) < 60
         assert mark.mode == 0o700
         # A busy machine may delay it, but not to Aeron's own default of a second.
-        interval = wait_until(lambda: measure_timer_interval(mark.path, patience=30))
+        interval = wait_until(lambda: measure_timer_interval(mark.path, timeout=30))
     assert 0.0005 < interval < 0.5

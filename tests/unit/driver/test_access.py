@@ -22,7 +22,7 @@ from tensorpool.driver.plan import Access, Plan
         (Access(owner="alice", group="lab"), 0o660, 0o2771, 0o711),
     ],
 )
-def test_modes_follow_from_who_may_map(
+def test_access_modes_follow_from_owner_and_group(
     access: Access, file_mode: int, dir_mode: int, parent_mode: int
 ) -> None:
     assert (access.file_mode, access.dir_mode, access.parent_mode) == (file_mode, dir_mode, parent_mode)

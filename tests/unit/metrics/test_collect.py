@@ -7,7 +7,6 @@ from pathlib import Path
 
 from tensorpool.metrics.collect import CATALOGUE, collect
 from tensorpool.metrics.config import DEFAULT_LIMITS, Limits
-from tensorpool.metrics.reference import page
 from tensorpool.monitor.snapshot import Snapshot
 from tests.unit.top.snapshots import consumer, stream, system
 
@@ -98,8 +97,3 @@ def test_two_recorders_of_one_instance_give_one_sample() -> None:
     )
     found = samples(replace(snapshot, recorders=twins))
     assert list(found["tensorpool_recorder_rows_total"].values()) == [2]
-
-
-def test_reference_page_is_up_to_date() -> None:
-    written = (ROOT / "docs" / "reference" / "metrics.md").read_text("utf-8")
-    assert written == page(), "run: python -m tensorpool.metrics.reference > docs/reference/metrics.md"

@@ -1,4 +1,4 @@
-"""Counters that add up, whoever counts."""
+"""Counters, counter sets and their labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensorpool.runtime.counters import label_of
 
 
 class RecorderCounters(CounterSet, name="recorder"):
-    """What a recorder counts."""
+    """Counters of a recorder."""
 
     frames = counter("Frames written.", unit="frames", aeron=True)
     backlog = gauge("Bytes that wait.", unit="bytes")
@@ -19,15 +19,15 @@ class RecorderCounters(CounterSet, name="recorder"):
 
 
 def test_each_instance_counts_for_itself():
-    one, two = RecorderCounters(), RecorderCounters(instance="lab")
-    one.frames.add()
-    one.frames.add(4)
-    one.backlog.set(7)
-    one.backlog.add(-2)
-    one.dropped["late"].add(3)
-    assert one.snapshot() == {"frames": 5, "backlog": 5, "dropped": {"late": 3, "no_room": 0}}
-    assert two.snapshot() == {"frames": 0, "backlog": 0, "dropped": {"late": 0, "no_room": 0}}
-    assert (one.value_of("dropped"), one.dropped.total) == (3, 3)
+    first, second = RecorderCounters(), RecorderCounters(instance="lab")
+    first.frames.add()
+    first.frames.add(4)
+    first.backlog.set(7)
+    first.backlog.add(-2)
+    first.dropped["late"].add(3)
+    assert first.snapshot() == {"frames": 5, "backlog": 5, "dropped": {"late": 3, "no_room": 0}}
+    assert second.snapshot() == {"frames": 0, "backlog": 0, "dropped": {"late": 0, "no_room": 0}}
+    assert (first.value_of("dropped"), first.dropped.total) == (3, 3)
 
 
 def test_an_exporter_gets_kind_unit_doc_and_labels():
@@ -41,12 +41,12 @@ def test_an_exporter_gets_kind_unit_doc_and_labels():
     ]
 
 
-def test_the_class_carries_the_docs():
+def test_counter_declarations_have_docs():
     assert RecorderCounters.__dict__["frames"].__doc__ == "Frames written."
     assert RecorderCounters.declarations["backlog"].unit == "bytes"
 
 
-def test_a_reason_that_was_not_declared_is_a_mistake():
+def test_undeclared_label_value_is_an_error():
     with pytest.raises(KeyError, match="bored"):
         RecorderCounters().dropped["bored"].add()
 
@@ -66,7 +66,7 @@ def test_no_count_is_lost_between_threads():
     assert counters.frames.value == 160_000
 
 
-def test_a_value_may_come_from_elsewhere():
+def test_counter_value_may_be_bound_to_a_function():
     counters = RecorderCounters()
     native = {"frames": 41}
     counters.frames.bind(lambda: native["frames"])
@@ -91,7 +91,7 @@ def test_a_set_may_be_extended():
 
 def test_more_than_six_aeron_counters_are_refused():
     declared = {f"c{n}": counter("A number.", unit="numbers", aeron=True) for n in range(7)}
-    with pytest.raises(TypeError, match="shows 7 Aeron counters; 6 at most"):
+    with pytest.raises(TypeError, match="has 7 Aeron counters, more than 6"):
         type("TooMany", (CounterSet,), declared)
 
 

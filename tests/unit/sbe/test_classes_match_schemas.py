@@ -1,4 +1,4 @@
-"""The typed classes, written by hand, say exactly what the schema files say."""
+"""The message classes match the schema files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = sorted(CLASSES.values(), key=lambda kind: kind.__name__)
 every_class = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
 # Required fields with a default, because the protocols give one value a plain meaning (not asked for,
-# reserved, unchanged); everything else required has to be said.
+# reserved, unchanged); everything else required has to be expected_text.
 DEFAULTS = {
     ("ConsumerHello", "max_rate_hz"): 0,
     ("ConsumerHello", "descriptor_stream_id"): 0,
@@ -98,7 +98,7 @@ def check_data(kind: type, data: DataLayout, hint: Any, default: Any) -> None:
 
 
 @every_class
-def test_a_class_has_the_fields_types_order_and_optionality_of_its_schema(kind):
+def test_message_class_matches_its_schema(kind):
     check_block(kind, kind.layout())
 
 

@@ -1,4 +1,4 @@
-"""Places and numbers that must never move, written down a second time by hand."""
+"""Offsets and numbers of the protocols, repeated here by hand so that they never change."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ BLOCKS = {
     ("discovery-910", "DiscoveryRequest"): (1, 32),
     ("discovery-910", "DiscoveryResponse"): (2, 9),
     ("service-920", "EventMessage"): (1, 48),
+    ("status-921", "ProducerStatus"): (1, 69),
+    ("status-921", "ConsumerStatus"): (2, 134),
 }
 
 
@@ -111,7 +113,7 @@ def test_the_event_message_is_packed():
     }
 
 
-def test_the_later_revisions_put_their_fields_where_deployed_peers_do():
+def test_later_revisions_have_the_offsets_of_deployed_peers():
     request = offsets(sbe.ShmAttachRequestR2)
     assert (request["publishMode"], request["hugepagesPolicy"], request["desiredNodeId"]) == (21, 22, 23)
     response = sbe.ShmAttachResponseR2.layout()
@@ -166,12 +168,12 @@ def test_no_var_data_is_marked_optional():
         assert not [line for line in text.splitlines() if "<data" in line and "presence" in line]
 
 
-def test_the_schema_folder_holds_the_known_schemas_and_is_the_packages_own():
+def test_schema_folder_has_exactly_the_known_schemas():
     assert {path.stem for path in (ROOT / "schemas").glob("*")} == set(layout.SCHEMA_NAMES)
     assert (ROOT / "schemas").resolve() == Path(layout.__file__).parent / "schemas"
 
 
-def test_importing_the_codecs_parses_and_compiles_nothing_yet():
+def test_import_of_sbe_parses_and_compiles_nothing():
     """The command line imports this at every start."""
     code = "import sys, tensorpool.sbe; sys.exit('tensorpool.sbe.schema_xml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "python", check=False).returncode == 0

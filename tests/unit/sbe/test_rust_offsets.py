@@ -8,7 +8,7 @@ from pathlib import Path
 from tensorpool.sbe import MAGIC, layout
 from tensorpool.sbe.layout import BlockLayout, snake_case
 
-SOURCE = Path(__file__).parents[3] / "crates" / "core" / "src" / "layout.rs"
+SOURCE = Path(__file__).parents[3] / "crates" / "core" / "src" / "wire" / "layout.rs"
 CONSTANT = re.compile(r"^\s*pub const ([A-Z0-9_]+): (\w+) = (-?[0-9][0-9A-Fa-fx_]*);", re.MULTILINE)
 FEWEST = 40
 
@@ -61,9 +61,7 @@ def add_block(names: dict[str, tuple[int, str | None]], prefix: str, block: Bloc
 def disagreements(source: str) -> tuple[list[str], int]:
     """What is wrong, and how many constants were compared."""
     known = expected()
-    spoken_for = tuple(
-        f"{screaming(name)}_" for one in layout.schemas() for name in (*one.messages, *one.enums)
-    )
+    covered = tuple(f"{screaming(name)}_" for one in layout.schemas() for name in (*one.messages, *one.enums))
     wrong, compared = [], 0
     for name, rust, text in CONSTANT.findall(source):
         if name in known:
@@ -71,7 +69,7 @@ def disagreements(source: str) -> tuple[list[str], int]:
             compared += 1
             if int(text.replace("_", ""), 0) != value or (wanted is not None and rust != wanted):
                 wrong.append(f"{name}: {rust} = {text}, the schema says {value} ({wanted or 'any type'})")
-        elif name.startswith(spoken_for):
+        elif name.startswith(covered):
             wrong.append(f"{name}: the schema has no such field or member")
     return wrong, compared
 

@@ -1,4 +1,4 @@
-"""A schema that the codecs could not be exact about is refused, with its name and place."""
+"""Refusal of schemas that the codecs do not support."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_whole_schema_is_read():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected_text"),
     [
         ("littleEndian", "bigEndian", "only littleEndian"),
         ('blockLength="8"', 'blockLength="12"', "block of 12 bytes, its fields take 8"),
@@ -44,9 +44,9 @@ def test_a_whole_schema_is_read():
         ('<type name="opt"', '<set name="flags" encodingType="uint8"/><type name="opt"', "<set>"),
     ],
 )
-def test_what_cannot_be_spoken_is_refused(old, new, said):
+def test_unsupported_schema_is_refused(old, new, expected_text):
     assert old in WHOLE
-    with pytest.raises(SchemaError, match=said):
+    with pytest.raises(SchemaError, match=expected_text):
         parse_schema("s", WHOLE.replace(old, new))
 
 

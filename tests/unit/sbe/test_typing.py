@@ -1,4 +1,4 @@
-"""mypy knows the fields: right uses pass, wrong ones are found."""
+"""mypy checks the fields of messages."""
 
 from __future__ import annotations
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tensorpool.errors import ConfigError
 from tensorpool.spark.offsets import Position
 from tensorpool.spark.options import READ, STREAM, STREAM_WRITE, TABLE, WRITE, Options
-from tensorpool.spark.reference import options_page
 
 
 def test_values_are_read_whatever_the_case_of_their_names() -> None:
@@ -66,7 +63,5 @@ def test_times_are_nanoseconds() -> None:
     assert (made["startingTimestamp"], made["endingTimestamp"]) == (1_500_000_000, 2_000_000_001)
 
 
-def test_the_reference_page_is_the_table() -> None:
-    page = Path(__file__).parents[3] / "docs" / "reference" / "spark.md"
-    assert options_page() in page.read_text("utf-8"), "python -m tensorpool.spark.reference writes it"
+def test_option_names_are_unique() -> None:
     assert len({option.name.lower() for option in TABLE}) == len(TABLE)

@@ -8,13 +8,13 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from tensorpool.cli import cli
-from tests.unit_files import DEPLOY, complaints, settings
+from tests.systemd_units import DEPLOY, settings, systemd_warnings
 
 UNIT = DEPLOY / "tensorpool-supervisor.service"
 
 
 def test_systemd_takes_it(tmp_path: Path) -> None:
-    assert complaints(UNIT, tmp_path) == []
+    assert systemd_warnings(UNIT, tmp_path) == []
 
 
 def test_its_command_is_one_that_there_is(tmp_path: Path) -> None:

@@ -334,7 +334,7 @@ def _sample(sample: Sample, title: str) -> SampleView:
         frame=f"{sample.seq:,}",
         array=f"{sample.dtype} {shape}",
         time=time,
-        image="" if sample.picture is None else base64.b64encode(sample.picture).decode(),
+        image="" if sample.image is None else base64.b64encode(sample.image).decode(),
         line=Markup(sparkline(sample.line)) if sample.line else Markup(),
-        text=sample.words or "nothing to show",
+        text=sample.problem or "nothing to show",
     )

@@ -1,0 +1,179 @@
+"""The connection to a media driver: conductor, stream ids and periods, which every role needs to use Aeron.
+
+The native conductor thread owns the Aeron client. The objects made here (subscriptions, publications and
+mailboxes) get their Aeron handles from that thread, some milliseconds after they are made.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+from .. import _native
+from ..errors import MediaDriverUnavailable
+from .channels import SHARED_CHANNEL, ServiceStreams, StreamAddress, StreamIds, untethered
+from .media_driver import embed_lock_path
+
+READY_TIMEOUT_S: Final = 10.0
+_POLL_S: Final = 0.001
+
+Stream: TypeAlias = StreamAddress | int
+"""A stream on its channel, or the id of a stream on `aeron:ipc`."""
+
+
+class AeronHandle(Protocol):
+    """Anything whose Aeron handle is registered by the conductor."""
+
+    @property
+    def is_ready(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """What a connection needs to know before it is opened."""
+
+    aeron_dir: str
+    embed_media_driver: bool
+    aeron_dir_mode: int
+    """Permission bits of the directory of an embedded media driver."""
+    allowed_base_dirs: tuple[Path, ...]
+    """Announced regions are mapped only below these directories."""
+    stream_ids: StreamIds
+    services: ServiceStreams
+    connect_timeout_s: float
+    driver_timeout_s: float
+    """A media driver without activity for so long is taken to be dead."""
+    announce_period_ns: int
+    report_period_ns: int
+
+
+class Connection:
+    """One Aeron client of this process, and the streams and periods that all its users share."""
+
+    def __init__(
+        self,
+        conductor: _native.Conductor,
+        *,
+        aeron_dir: str,
+        stream_ids: StreamIds,
+        services: ServiceStreams,
+        announce_period_ns: int,
+        report_period_ns: int,
+    ) -> None:
+        self.conductor = conductor
+        self.aeron_dir = aeron_dir
+        self.stream_ids = stream_ids
+        self.services = services
+        self.announce_period_ns = announce_period_ns
+        """Period of announces; a context replaces it by the period that its driver reports."""
+        self.report_period_ns = report_period_ns
+        """Period of ConsumerHello, QoS reports and status reports."""
+
+    @classmethod
+    def open(cls, options: ConnectionOptions) -> Connection:
+        """Starts a conductor and waits until it is connected. Raises MediaDriverUnavailable."""
+        conductor = _native.Conductor(
+            aeron_dir=options.aeron_dir,
+            media_driver_lock=embed_lock_path(options.aeron_dir),
+            embed=options.embed_media_driver,
+            dir_mode=options.aeron_dir_mode,
+            driver_timeout_ms=int(options.driver_timeout_s * 1000),
+            announce_channel=SHARED_CHANNEL,
+            announce_stream_id=options.stream_ids.announce,
+            announce_period_ns=options.announce_period_ns,
+            control_channel=SHARED_CHANNEL,
+            control_stream_id=options.stream_ids.control,
+            qos_stream_id=options.stream_ids.qos,
+            allowed_base_dirs=list(options.allowed_base_dirs),
+        )
+        if not conductor.wait_connected(options.connect_timeout_s):
+            reason = _access_fault(options.aeron_dir) or conductor.status()["last_error"] or "no answer"
+            conductor.close()
+            raise MediaDriverUnavailable(
+                f"{reason}; start one (tensorpool.MediaDriver({options.aeron_dir!r}) or aeronmd), check "
+                "aeron_dir, or let open() embed one with media_driver='auto'",
+                aeron_dir=options.aeron_dir,
+            )
+        return cls(
+            conductor,
+            aeron_dir=options.aeron_dir,
+            stream_ids=options.stream_ids,
+            services=options.services,
+            announce_period_ns=options.announce_period_ns,
+            report_period_ns=options.report_period_ns,
+        )
+
+    @property
+    def connected(self) -> bool:
+        """Whether the media driver answers at the moment. The conductor reconnects by itself."""
+        return bool(self.conductor.status()["connected"])
+
+    @property
+    def embeds_media_driver(self) -> bool:
+        """Whether the media driver runs inside this process."""
+        return bool(self.conductor.status()["embeds_driver"])
+
+    def check_process(self) -> None:
+        """Raises ForkedError in a forked child, where no conductor runs."""
+        self.conductor.status()
+
+    def subscription(self, stream: Stream, *, tethered: bool = False) -> _native.Subscription:
+        """A subscription to `stream`.
+
+        An untethered subscription that is not polled in time loses messages; a tethered one holds back the
+        publications of its stream.
+        """
+        address = _address(stream)
+        channel = address.channel if tethered else untethered(address.channel)
+        return _native.Subscription(self.conductor, channel, address.stream_id)
+
+    def publication(self, stream: Stream) -> _native.Publication:
+        """A publication on `stream`."""
+        address = _address(stream)
+        return _native.Publication(self.conductor, address.channel, address.stream_id)
+
+    def mailbox(
+        self, stream_id: int, tags: Sequence[str], *, correlation_high: int | None = None
+    ) -> _native.Mailbox:
+        """The events with one of `tags` on a stream of the services' channel; without tags, all events.
+
+        `stream_id` is `services.control` or `services.status`. Only events whose correlation id has these
+        upper 32 bits are kept if `correlation_high` is given.
+        """
+        return _native.Mailbox(self.conductor, self.services.channel, stream_id, tags, correlation_high)
+
+    def wait_ready(self, *handles: AeronHandle, timeout: float = READY_TIMEOUT_S) -> None:
+        """Waits until the media driver has registered all handles. Raises MediaDriverUnavailable."""
+        deadline = time.monotonic() + timeout
+        for handle in handles:
+            while not handle.is_ready:
+                if time.monotonic() > deadline:
+                    raise MediaDriverUnavailable(
+                        f"the media driver in {self.aeron_dir} registered no stream: "
+                        f"{self._failure_of(handle)}; check that it runs",
+                        aeron_dir=self.aeron_dir,
+                    )
+                time.sleep(_POLL_S)
+
+    def _failure_of(self, handle: AeronHandle) -> str:
+        failure: str | None = getattr(handle, "failure", None)
+        return failure or self.conductor.status()["last_error"] or "it did not answer"
+
+    def close(self) -> None:
+        """Ends the conductor thread, the Aeron client and an embedded media driver."""
+        self.conductor.close()
+
+
+def _address(stream: Stream) -> StreamAddress:
+    return StreamAddress(SHARED_CHANNEL, stream) if isinstance(stream, int) else stream
+
+
+def _access_fault(directory: str) -> str | None:
+    """Why this user may not enter the directory of a media driver; None if it may, or there is none."""
+    if not os.path.isdir(directory) or os.access(directory, os.R_OK | os.X_OK):
+        return None
+    return f"{directory} belongs to user id {os.stat(directory).st_uid}, and you may not enter it"
