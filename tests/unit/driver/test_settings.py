@@ -1,4 +1,4 @@
-"""`[driver]` as people write it (driver §4.4: the periods in force can be found)."""
+"""The settings of `[driver]` (driver §4.4)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,10 @@ def test_defaults_are_those_of_the_specification(tmp_path: Path) -> None:
         ('[driver]\ndynamic_ids = "5-4"', "the last id is below the first; write '4-5'"),
         ('[driver]\ndynamic_ids = "0-9"', "use ids from 1 to 4294967294"),
         ('[driver]\nshutdown_token = ""', "is empty; remove it"),
-        ("[[driver.streams]]\nstream_id = 1\n[[driver.streams]]\nstream_id = 1", "stream 1 is configured 2 times"),
+        (
+            "[[driver.streams]]\nstream_id = 1\n[[driver.streams]]\nstream_id = 1",
+            "stream 1 is configured 2 times",
+        ),
         ("[[driver.streams]]\nnslots = 8", "driver.streams[0].stream_id: missing"),
         ("[[driver.streams]]\nstream_id = 1\nnslots = 3", "use a power of two"),
         ('[[driver.streams]]\nstream_id = 1\npools = ["3KiB"]', "must be a power of two"),
