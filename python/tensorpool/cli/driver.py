@@ -18,7 +18,7 @@ from .. import context
 from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..discovery import DiscoverySettings
 from ..driver import DriverAgent, DriverSettings, other_driver, read_holder
-from ..driver.client import SERVICE, all_rows
+from ..driver.client import SERVICE, DriverStatus, LeaseRow, lease_rows, stream_rows
 from ..errors import NoSuchService, ServiceTimeout
 from ..runtime.config import Config
 from ..runtime.role import run_role
@@ -144,33 +144,36 @@ def _client(to: ConnectOptions, instance: str | None, token: str | None = None) 
 def status(to: ConnectOptions, instance: str | None) -> None:
     """Print the driver's process, settings, memory and counters."""
     with _client(to, instance) as client:
-        found: dict[str, Any] = client.call("status")
+        state: DriverStatus = client.call("status")
     if to.as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(state, indent=2))
         return
     screen = console()
-    kind = "embedded in a program" if found["embedded"] else "a service"
-    quota = "" if found["quota"] is None else f" of {format_bytes(found['quota'])}"
+    kind = "embedded in a program" if state["embedded"] else "a service"
+    quota = "" if state["quota"] is None else f" of {format_bytes(state['quota'])}"
     rows: list[tuple[str, Any]] = [
-        ("driver", f"process {found['pid']} of {found['user']}, {kind}"),
-        ("namespace", ".".join(filter(None, (found["namespace"], found["instance"])))),
-        ("up for", format_duration(found["uptime_s"])),
-        ("regions", found["base_dir"]),
-        ("media driver", f"{found['aeron_dir']}, control stream {found['control_stream_id']}"),
+        ("driver", f"process {state['pid']} of {state['user']}, {kind}"),
+        ("namespace", ".".join(filter(None, (state["namespace"], state["instance"])))),
+        ("up for", format_duration(state["uptime_s"])),
+        ("regions", state["base_dir"]),
+        (
+            "media driver",
+            f"{state['aeron_dir']}, control stream {state['control_stream_id']}",
+        ),
         (
             "leases end",
-            f"after {found['grace']} missed keepalives of {format_duration(found['keepalive_s'])}",
+            f"after {state['grace']} missed keepalives of {format_duration(state['keepalive_s'])}",
         ),
-        ("announces", f"every {format_duration(found['announce_period_s'])}"),
-        ("streams", found["streams"]),
-        ("leases", found["leases"]),
-        ("memory", f"{format_bytes(found['bytes'])}{quota}"),
+        ("announces", f"every {format_duration(state['announce_period_s'])}"),
+        ("streams", state["streams"]),
+        ("leases", state["leases"]),
+        ("memory", f"{format_bytes(state['bytes'])}{quota}"),
     ]
     screen.print(key_values(rows))
     if counters := [
         (name, text)
-        for name, value in found["counters"].items()
-        if name not in found and (text := _counter_text(value))
+        for name, value in state["counters"].items()
+        if name not in state and (text := _counter_text(value))
     ]:
         screen.print()
         screen.print(key_values(counters))
@@ -182,7 +185,7 @@ def status(to: ConnectOptions, instance: str | None) -> None:
 def streams(to: ConnectOptions, instance: str | None) -> None:
     """List all streams of the driver, with and without regions."""
     with _client(to, instance) as client:
-        rows = all_rows(client, "streams")
+        rows = stream_rows(client)
     if to.as_json:
         click.echo(json.dumps(rows, indent=2))
     elif not rows:
@@ -212,7 +215,7 @@ def streams(to: ConnectOptions, instance: str | None) -> None:
 def leases(to: ConnectOptions, instance: str | None, stream_id: int | None) -> None:
     """List the leases in force."""
     with _client(to, instance) as client:
-        rows = all_rows(client, "leases", stream_id=stream_id)
+        rows = lease_rows(client, stream_id)
     _show_leases(rows, to.as_json, "no client holds a lease")
 
 
@@ -247,7 +250,7 @@ def revoke(
     if not criteria:
         raise click.UsageError("name a LEASE, --stream or --client; tensorpool driver leases lists them")
     with _client(to, instance, token) as client:
-        rows = client.call("revoke", {**criteria, "reason": reason})
+        rows: list[LeaseRow] = client.call("revoke", {**criteria, "reason": reason})
     _show_leases(rows, to.as_json, "no lease matches: nothing was revoked", are_over=True)
     if not rows:
         raise SystemExit(1)
@@ -265,10 +268,10 @@ def stop(to: ConnectOptions, instance: str | None, token: str | None, reason: st
     Needs the token of `[service]` in the driver's configuration.
     """
     with _client(to, instance, token) as client:
-        found = client.call("status")
+        driver_status: DriverStatus = client.call("status")
         stopped = client.call("stop", {"reason": reason})
-        namespace = (Path(found["base_dir"]), found["namespace"], found["instance"])
-        control = (found["aeron_dir"], found["control_stream_id"])
+        namespace = (Path(driver_status["base_dir"]), driver_status["namespace"], driver_status["instance"])
+        control = (driver_status["aeron_dir"], driver_status["control_stream_id"])
         deadline = time.monotonic() + to.timeout
         # Only the driver's user can read its lock; all users can read its Aeron counter.
         while stopped["pid"] in {
@@ -300,7 +303,7 @@ def _counter_text(value: int | dict[str, int]) -> str:
     return f"{value:,}" if value else ""
 
 
-def _show_leases(rows: list[dict[str, Any]], as_json: bool, empty: str, *, are_over: bool = False) -> None:
+def _show_leases(rows: list[LeaseRow], as_json: bool, empty: str, *, are_over: bool = False) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     elif rows:
@@ -309,7 +312,7 @@ def _show_leases(rows: list[dict[str, Any]], as_json: bool, empty: str, *, are_o
         click.echo(empty, err=True)
 
 
-def leases_table(leases: list[dict[str, Any]], *, with_stream: bool = False, are_over: bool = False) -> Table:
+def leases_table(leases: list[LeaseRow], *, with_stream: bool = False, are_over: bool = False) -> Table:
     """The table of rows of `service:driver` `leases()`. `are_over`: the leases have ended."""
     heads = ["lease", *(["stream"] if with_stream else []), "role", "client", "state", "held for"]
     heads += [] if are_over else ["left"]

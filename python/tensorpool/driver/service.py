@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..errors import RequestRejected
 from ..runtime.config import Secret
 from ..sbe.driver import Role
 from ..service import Service, command
 from ..shm.epoch_files import user_name
+from .client import DriverStatus, LeaseRow, StreamRow
 from .leases import Lease, Refusal
 from .plan import StreamPlan
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # A reply is one message. A quarter of the smallest maximum message length leaves room for all other fields.
 _MAX_BYTES: Final = 128 << 10
 _MAX_DIGITS: Final = 20
+_Row = TypeVar("_Row")
 
 
 class DriverService(Service, name="driver"):
@@ -37,7 +39,7 @@ class DriverService(Service, name="driver"):
         self._agent = agent
 
     @command
-    def status(self) -> dict[str, Any]:
+    def status(self) -> DriverStatus:
         """Returns the state, settings and counters of the driver."""
         agent = self._agent
         state, settings = agent.state, agent.settings
@@ -63,7 +65,7 @@ class DriverService(Service, name="driver"):
         }
 
     @command
-    def streams(self, first: int | None = None, limit: int = 1000) -> list[dict[str, Any]]:
+    def streams(self, first: int | None = None, limit: int = 1000) -> list[StreamRow]:
         """Returns the provisioned streams, from the id `first` on."""
         start = _number("first", first, default=0)
         plans = (plan for plan in self._agent.state.plan if plan.stream_id >= start)
@@ -72,7 +74,7 @@ class DriverService(Service, name="driver"):
     @command
     def leases(
         self, stream_id: int | None = None, first: int | str | None = None, limit: int = 1000
-    ) -> list[dict[str, Any]]:
+    ) -> list[LeaseRow]:
         """Returns the leases in force, of all streams or of one, from the id `first` on."""
         start = _number("first", first, default=0)
         table = self._agent.state.leases
@@ -91,7 +93,7 @@ class DriverService(Service, name="driver"):
         name: str | None = None,
         tags: list[str] | None = None,
         data_source_id: int | str | None = None,
-    ) -> dict[str, Any]:
+    ) -> StreamRow:
         """Provisions a stream: sets its layout and metadata before a client attaches. May be repeated."""
         agent = self._agent
         plan, actions = agent.state.provision(
@@ -115,7 +117,7 @@ class DriverService(Service, name="driver"):
         stream_id: int | None = None,
         client_id: int | None = None,
         reason: str = "",
-    ) -> list[dict[str, Any]]:
+    ) -> list[LeaseRow]:
         """Revokes and returns the leases that match all arguments."""
         if lease_id is None and stream_id is None and client_id is None:
             raise RequestRejected("revoke() needs a lease_id, a stream_id or a client_id")
@@ -138,7 +140,7 @@ class DriverService(Service, name="driver"):
 
     # --- rows
 
-    def _stream(self, plan: StreamPlan) -> dict[str, Any]:
+    def _stream(self, plan: StreamPlan) -> StreamRow:
         state = self._agent.state
         record = state.records.get(plan.stream_id)
         leases = state.leases.of_stream(plan.stream_id)
@@ -160,7 +162,7 @@ class DriverService(Service, name="driver"):
             "directory": None if files is None else str(files.directory),
         }
 
-    def _lease(self, lease: Lease) -> dict[str, Any]:
+    def _lease(self, lease: Lease) -> LeaseRow:
         now_ns = self._agent.clock.monotonic_ns()
         record = self._agent.state.records.get(lease.stream_id)
         files = None if record is None else record.files
@@ -176,10 +178,10 @@ class DriverService(Service, name="driver"):
         }
 
 
-def _first_rows(rows: Iterable[dict[str, Any]], limit: Any) -> list[dict[str, Any]]:
+def _first_rows(rows: Iterable[_Row], limit: Any) -> list[_Row]:
     """The first rows, at most `limit`, that fit into one message."""
     max_rows = _number("limit", limit)
-    selected: list[dict[str, Any]] = []
+    selected: list[_Row] = []
     nbytes = 0
     for row in rows:
         nbytes += len(json.dumps(row))

@@ -10,7 +10,7 @@ from typing import Any
 
 from tensorpool import _native, errors
 
-NOBODY_UID = 65534
+UNPRIVILEGED_UID = 65534
 
 
 class LockHolder:
@@ -32,10 +32,10 @@ class UnprivilegedDriver:
     def __init__(self, base: str) -> None:
         # The limits do not apply to root.
         if os.geteuid() == 0:
-            os.chown(base, NOBODY_UID, NOBODY_UID)
+            os.chown(base, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
             os.setgroups([])
-            os.setresgid(NOBODY_UID, NOBODY_UID, NOBODY_UID)
-            os.setresuid(NOBODY_UID, NOBODY_UID, NOBODY_UID)
+            os.setresgid(UNPRIVILEGED_UID, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
+            os.setresuid(UNPRIVILEGED_UID, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
         self._base = base
 

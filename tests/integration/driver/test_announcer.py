@@ -1,4 +1,4 @@
-"""What a driver says and watches through the native announcer: real media driver, real processes."""
+"""The native announcer of a driver, with a real media driver and real processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.integration.driver.announcer_harness import (
 from tests.integration.driver.roles import LockHolder, UnprivilegedDriver
 from tests.remote_process import RemoteProcess
 
-# --- announces and signs of life
+# --- announces and activity timestamps
 
 
 @pytest.mark.requirement("driver-8-2")
@@ -38,11 +38,11 @@ def test_stream_is_announced_at_once_and_every_period(harness, stream_id, wait_u
         assert (announce.producer_id, announce.epoch, announce.layout_version) == (42, regions.epoch, 1)
         assert (announce.header_nslots, announce.header_slot_bytes) == (8, 256)
         assert announce.header_region_uri == regions.header_uri
-        told = [(p.pool_id, p.stride_bytes, p.region_uri) for p in announce.payload_pools]
-        assert told == regions.pools
+        announced = [(p.pool_id, p.stride_bytes, p.region_uri) for p in announce.payload_pools]
+        assert announced == regions.pools
         assert {p.pool_nslots for p in announce.payload_pools} == {8}
         assert announce.announce_clock_domain == ClockDomain.MONOTONIC
-    # At once (up to three times, while the listener is just being opened), then once a period.
+    # At once (up to three times, while the subscription opens), then once a period.
     times = [announce.announce_timestamp_ns for announce in listener.announces]
     assert times == sorted(times)
     assert len(times) <= 3 + (times[-1] - times[0]) // PERIOD_NS + 2
@@ -54,7 +54,7 @@ def test_activity_timestamp_of_every_region_stays_fresh(harness, stream_id, wait
     announcer.put(**regions.options())
     first_ns = regions.activity_ns
     assert first_ns > made_ns
-    # Nobody listens to announces here: memory needs no listener.
+    # Without a subscriber to announces: activity timestamps do not depend on one.
     wait_until(lambda: regions.activity_ns >= first_ns + 3 * PERIOD_NS)
     assert regions.activity_ns <= time.monotonic_ns()
 
@@ -66,7 +66,7 @@ def test_late_subscriber_gets_all_announces_at_once(harness, free_stream_ids, wa
         announcer.put(**harness.regions(stream_id).options())
     listener = harness.listener()
     wait_until(lambda: {announce.stream_id for announce in listener.poll()} == ids)
-    # Twice: the first comes before a listener knows that it has joined, and is taken for a replay.
+    # Twice: a consumer takes the first announce, before its join time, for a replay.
     wait_until(lambda: all(len(listener.of(stream_id)) == 2 for stream_id in ids))
 
 
@@ -115,7 +115,7 @@ def test_a_busy_interpreter_delays_no_announce(harness, stream_id, wait_until) -
     assert regions.activity_ns > end_ns - SECOND_NS
 
 
-# --- a driver that has stopped doing its duty
+# --- a stalled driver
 
 
 def test_announces_and_activity_stop_without_a_beat(harness, stream_id, wait_until) -> None:
@@ -123,22 +123,22 @@ def test_announces_and_activity_stop_without_a_beat(harness, stream_id, wait_unt
     announcer = harness.announcer(stall_ns=3 * SECOND_NS)
     announcer.put(**regions.options())
 
-    def heard_while_alive() -> bool:
+    def announced_while_alive() -> bool:
         announcer.beat()
         return bool(listener.of(stream_id))
 
-    wait_until(heard_while_alive)
+    wait_until(announced_while_alive)
     beat_ns = time.monotonic_ns()
     wait_until(lambda: time.monotonic_ns() > beat_ns + 5 * SECOND_NS)
     assert max(a.announce_timestamp_ns for a in listener.of(stream_id)) <= beat_ns + 3 * SECOND_NS
     assert regions.activity_ns <= beat_ns + 3 * SECOND_NS
-    told = len(listener.of(stream_id))
+    count = len(listener.of(stream_id))
     announcer.beat()
-    wait_until(lambda: len(listener.of(stream_id)) > told)
+    wait_until(lambda: len(listener.of(stream_id)) > count)
     assert regions.activity_ns > beat_ns + 5 * SECOND_NS
 
 
-# --- producers that die
+# --- producers that end
 
 
 @pytest.mark.requirement("driver-7-1")
@@ -151,7 +151,7 @@ def test_killed_producer_is_reported_once(harness, stream_id, wait_until, wait_f
         assert announcer.deaths() == []
         holder.kill()
         wait_until(lambda: announcer.deaths() == [(stream_id, regions.epoch)])
-        # A second end of a lock there is nobody's death.
+        # Another release of this lock is not a producer's end.
         with RemoteProcess(LockHolder) as second:
             second.call("lock", path=str(regions.directory / "header.ring"))
             wait_for_lock_poll(regions)
@@ -187,7 +187,7 @@ def test_lock_on_regions_without_a_producer_is_ignored(
         assert announcer.deaths() == []
 
 
-# --- streams that come, change and go
+# --- streams that are added, replaced and removed
 
 
 def test_next_epoch_replaces_the_previous_one(harness, stream_id, wait_until) -> None:
@@ -254,7 +254,7 @@ def test_regions_are_locked_in_memory_on_request(harness, stream_id) -> None:
     assert int(locked) > 0
 
 
-def test_failed_mlock_error_says_what_to_do(shm_base) -> None:
+def test_failed_mlock_error_names_the_remedy(shm_base) -> None:
     with RemoteProcess(UnprivilegedDriver, str(shm_base)) as poor:
         number, options, streams = poor.call(
             "put", conductor=conductor_options(str(shm_base / "none"), 1, shm_base)

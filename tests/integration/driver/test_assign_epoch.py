@@ -1,4 +1,4 @@
-"""Regions that no writer ever held get a further epoch."""
+"""Assignment of a new epoch to clean regions."""
 
 from __future__ import annotations
 

@@ -14,8 +14,9 @@ from tensorpool.cli import cli
 from tensorpool.cli.driver import leases_table
 from tensorpool.cli.output import columns, console, format_bytes, format_duration, format_shape
 from tensorpool.driver import DriverSettings
+from tensorpool.driver.client import LeaseRow
 
-LEASE = {
+LEASE: LeaseRow = {
     "lease_id": str((1 << 63) - 1),
     "stream_id": 0xFFFF_FFFE,
     "client_id": 0xFFFF_FFFE,
@@ -23,6 +24,7 @@ LEASE = {
     "state": "active",
     "age_s": 5000.0,
     "expires_in_s": 2.5,
+    "epoch": None,
 }
 
 

@@ -1,4 +1,4 @@
-"""A driver's state machine with a harness around it that a test turns by hand: clock, files, announces."""
+"""A driver's state machine in a harness with a manual clock, fake files and fake announces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver on a real media driver, spoken to in raw messages (driver §4.5, §4.11, §4.12, §8)."""
+"""The driver on a real media driver, used with raw messages (driver §4.5, §4.11, §4.12, §8)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_keepalives_received_during_a_stall_prevent_expiry(
     driver = make_agent()
     client = raw_client(driver)
     granted = [client.attach(STREAM, n, Role.CONSUMER) for n in range(1, 20)]
-    # The driver sleeps: nobody turns it while keepalives arrive.
+    # The driver runs no duty cycle while keepalives arrive.
     sleeping = raw_client()
     for n, one in enumerate(granted, start=1):
         sleeping.keep_alive(one, n, Role.CONSUMER)
@@ -101,7 +101,7 @@ def test_keepalives_received_during_a_stall_prevent_expiry(
 
 
 class Flood:
-    """A control stream that is never read to its end."""
+    """A control stream that always has more messages."""
 
     is_ready = True
 
@@ -119,7 +119,7 @@ def test_flood_does_not_prevent_expiry_forever(
     try:
         driver.clock.advance(5.9)
         driver.step()
-        # Its keepalive may be somewhere in the flood.
+        # The flood may contain its keepalive.
         assert len(driver.driver.state.leases) == 1
         driver.clock.advance(0.1)
         driver.step()
@@ -132,7 +132,7 @@ def test_flood_does_not_prevent_expiry_forever(
 def test_epoch_of_an_ended_producer_is_withdrawn(
     make_agent: Callable[..., AgentHarness], raw_client: Callable[..., RawClient]
 ) -> None:
-    # Its quota has no room for fresh files as long as the old ones are there.
+    # The quota has no room for new files until the old files are removed.
     tight = StreamSettings(stream_id=STREAM, nslots=4, pools=(4096,), quota_bytes=20_000)
     driver = make_agent(streams=(tight,))
     client = raw_client(driver)
@@ -146,7 +146,7 @@ def test_epoch_of_an_ended_producer_is_withdrawn(
         return sum(one.stream_id == 20_000 for one in client.announces)
 
     first = others()
-    # Whatever was on its way has arrived by then.
+    # By then, announces that were in flight have arrived.
     client.until(lambda: others() > first + 1)
     seen = len(client.announces)
     client.until(lambda: others() > first + 5)
@@ -164,7 +164,7 @@ def test_producer_that_releases_its_lock_is_dead_at_once(
     lock = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     with open(path, "r+b") as ring:
         fcntl.fcntl(ring.fileno(), fcntl.F_OFD_SETLK, lock)
-        # Held long enough to be seen, and longer than any number of looks.
+        # Held long enough for the announcer to poll the lock.
         before = len(client.announces)
         client.until(lambda: len(client.announces) > before + 3)
         assert driver.driver.counters.deaths.value == 0
@@ -183,7 +183,7 @@ def test_announces_and_activity_continue_without_the_duty_cycle(
     granted = raw_client(driver).attach(STREAM, 5, Role.CONSUMER)
     assert granted.epoch is not None
     listener = raw_client()
-    words: dict[str, Any] = {
+    options: dict[str, Any] = {
         "base_dirs": [shm_base],
         "epoch": granted.epoch,
         "stream_id": STREAM,
@@ -191,7 +191,7 @@ def test_announces_and_activity_continue_without_the_duty_cycle(
     }
 
     def activity() -> int:
-        return _native.open_region(granted.header_region_uri, **words)["activity_timestamp_ns"]
+        return _native.open_region(granted.header_region_uri, **options)["activity_timestamp_ns"]
 
     before = activity()
     listener.until(lambda: len(listener.announces) > 5)
@@ -312,15 +312,15 @@ def test_an_unknown_group_ends_the_start(make_agent: Callable[..., AgentHarness]
 
 
 class NoMoreMemory:
-    """The beacons of a process that has locked as much memory as it may."""
+    """An announcer of a process that has reached its limit of locked memory."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
 
-    def put(self, *, lock_memory: bool, **words: Any) -> None:
+    def put(self, *, lock_memory: bool, **options: Any) -> None:
         if lock_memory:
             raise OSError(12, "mlock: Cannot allocate memory")
-        self._real.put(lock_memory=lock_memory, **words)
+        self._real.put(lock_memory=lock_memory, **options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)

@@ -1,4 +1,4 @@
-"""Who gets a lease, who does not, and what each is told (driver §4.2, §4.3, §4.6, §4.8, §5)."""
+"""Granted and refused attaches and their responses (driver §4.2, §4.3, §4.6, §4.8, §5)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_attach_response_follows_the_announce_of_the_producer(harness: StateHarn
     correlation = harness.request_attach(10_000, 5, Role.PRODUCER)
     assert harness.sent == []
     harness.work(1)
-    # Made, but not yet the producer's.
+    # The files exist, but are not assigned yet.
     assert harness.sent == []
     assert harness.announced == {}
     harness.work(1)
@@ -65,7 +65,7 @@ def test_consumer_attach_creates_files_of_a_provisioned_stream(harness: StateHar
     assert answer.code is ResponseCode.OK
     assert answer.epoch == 1
     assert harness.announced == {10_000: (1, 0)}
-    # The next one is answered at once.
+    # The next attach gets its response at once.
     assert harness.response(harness.request_attach(10_000, 6)).epoch == 1
 
 
@@ -243,7 +243,7 @@ def test_attaches_during_file_creation_are_all_pending(harness: StateHarness) ->
     later = harness.request_attach(10_000, 6)
     assert harness.sent == []
     harness.work()
-    # They all get the epoch that the producer has.
+    # All responses have the producer's epoch.
     for correlation in (*consumers, producer, late, later):
         assert harness.response(correlation).epoch == 2
     assert harness.announced == {10_000: (2, 3)}
@@ -268,7 +268,7 @@ def test_pending_attaches_are_refused_when_creation_fails(harness: StateHarness,
     assert harness.notices() == []
     assert harness.state.records.total_bytes == 0
     assert harness.state.counters.snapshot()["failures"] == 1
-    # Nothing stands in the way of the next one.
+    # The next attach succeeds.
     harness.refuse_files = None
     assert harness.producer(10_000, 5).epoch == 2
 
@@ -298,7 +298,7 @@ def test_unmappable_regions_are_removed_and_attaches_refused(harness: StateHarne
 def test_smaller_epoch_is_never_granted(harness: StateHarness) -> None:
     before = harness.producer(10_000, 5)
     harness.detach(before, 5, Role.PRODUCER)
-    # As if somebody had set the mark in the state directory back.
+    # As if the epoch mark in the state directory had been set back.
     harness.marks[10_000] = 0
     correlation_id = harness.request_attach(10_000, 6)
     harness.work()
@@ -306,7 +306,7 @@ def test_smaller_epoch_is_never_granted(harness: StateHarness) -> None:
     assert code is ResponseCode.INTERNAL_ERROR
     assert reason == "epoch 1 is not above 2; check the state directory"
     assert harness.announced == {}
-    # Of the first producer's files the grace is not yet over.
+    # The grace of the first producer's files is not over yet.
     assert [path.name for path in harness.directories[10_000]] == ["2"]
 
 

@@ -1,4 +1,4 @@
-"""What the driver's log says of its decisions."""
+"""The log of the driver's decisions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_each_decision_is_logged_with_client_and_reason(lines: list[tuple[int, s
 
 
 def test_only_internal_errors_are_logged_as_warnings(lines: list[tuple[int, str]]) -> None:
-    """An embedded driver shares the program's log: the usual comings and goings are not its user's worry."""
+    """An embedded driver shares the program's log: normal attaches and detaches must not be warnings."""
     assert [text for level, text in lines if level > logging.INFO] == [
         "client 77 refused, INTERNAL_ERROR: why"
     ]

@@ -1,4 +1,4 @@
-"""How leases end, and what follows: notices, epochs, superseded files (driver §4.4, §4.7, §4.9, §6, §7)."""
+"""Ends of leases: notices, epochs, superseded files (driver §4.4, §4.7, §4.9, §6, §7)."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_end_of_a_producer_sends_a_notice_and_grows_the_epoch(
     granted = harness.producer(10_000, 5)
     end(harness, granted, 5, Role.PRODUCER, how)
     assert harness.notices() == [(granted.lease_id, how)]
-    # The old epoch is not announced for one more moment.
+    # The old epoch is withdrawn at once.
     assert harness.announced == {}
     harness.work()
     assert harness.announced == {10_000: (granted.epoch + 1, 0)}
-    # The next producer gets a further one still.
+    # The next producer gets a new epoch again.
     assert harness.producer(10_000, 6).epoch == granted.epoch + 2
     assert harness.history == [
         (10_000, 2, 5),
@@ -130,7 +130,7 @@ def test_period_and_grace_can_be_set() -> None:
 def test_keepalives_are_read_before_leases_expire(harness: StateHarness) -> None:
     granted = harness.attach(10_000, 5)
     silent = harness.attach(10_000, 6)
-    # The driver has slept for ten seconds and has not read everything yet.
+    # The driver has stalled and has not read all messages yet.
     harness.now += 5_900_000_000
     harness.tick(drained=False)
     assert harness.notices() == []
@@ -148,7 +148,7 @@ def test_flood_delays_expiry_by_one_lease_at_most(harness: StateHarness) -> None
 
 
 @pytest.mark.requirement("driver-7-1")
-def test_a_producer_whose_lock_is_free_is_dead(harness: StateHarness) -> None:
+def test_producer_with_a_released_lock_has_ended(harness: StateHarness) -> None:
     granted = harness.producer(10_000, 5)
     harness.perform(harness.state.on_producer_exit(10_000, granted.epoch - 1, harness.now))
     harness.perform(harness.state.on_producer_exit(10_001, granted.epoch, harness.now))
@@ -156,7 +156,7 @@ def test_a_producer_whose_lock_is_free_is_dead(harness: StateHarness) -> None:
     harness.perform(harness.state.on_producer_exit(10_000, granted.epoch, harness.now))
     assert harness.notices() == [(granted.lease_id, LeaseRevokeReason.EXPIRED)]
     assert "process has ended" in harness.sent[-1].error_message
-    # Told once; and the death of a lease that is over is no death.
+    # One notice only; the exit of a producer without a lease is ignored.
     harness.perform(harness.state.on_producer_exit(10_000, granted.epoch, harness.now))
     assert len(harness.notices()) == 1
     assert harness.state.counters.snapshot()["deaths"] == 1
@@ -170,19 +170,19 @@ def test_detach_and_exit_in_one_duty_cycle_end_the_lease_once(harness: StateHarn
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "expected"),
     [
         (LeaseRevokeReason.EXPIRED, LeaseRevokeReason.EXPIRED),
         (LeaseRevokeReason.REVOKED, LeaseRevokeReason.REVOKED),
     ],
 )
 def test_keepalive_of_an_ended_lease_gets_the_reason(
-    harness: StateHarness, how: LeaseRevokeReason, told: LeaseRevokeReason
+    harness: StateHarness, how: LeaseRevokeReason, expected: LeaseRevokeReason
 ) -> None:
     granted = harness.attach(10_000, 5)
     end(harness, granted, 5, Role.CONSUMER, how)
     harness.keep_alive(granted, 5, Role.CONSUMER)
-    assert harness.notices() == [(granted.lease_id, told)] * 2
+    assert harness.notices() == [(granted.lease_id, expected)] * 2
     assert harness.state.counters.snapshot()["strays"] == 1
     assert len(harness.state.leases) == 0
 
@@ -206,10 +206,10 @@ def test_keepalive_with_another_clients_lease_sends_no_notice(harness: StateHarn
 
 def test_stray_producer_does_not_stop_other_consumers(harness: StateHarness) -> None:
     harness.producer(10_000, 5)
-    stranger = harness.attach(10_000, 6)
-    harness.keep_alive(stranger, 9, Role.PRODUCER, lease_id=12345)
+    consumer = harness.attach(10_000, 6)
+    harness.keep_alive(consumer, 9, Role.PRODUCER, lease_id=12345)
     assert harness.notices() == []
-    harness.keep_alive(stranger, 9, Role.PRODUCER, lease_id=12345, stream_id=10_001)
+    harness.keep_alive(consumer, 9, Role.PRODUCER, lease_id=12345, stream_id=10_001)
     assert harness.notices() == [(12345, LeaseRevokeReason.REVOKED)]
 
 
@@ -286,7 +286,7 @@ def test_revoked_reservation_is_a_refusal_without_a_notice(harness: StateHarness
     assert (code, reason) == (ResponseCode.REJECTED, "revoked by the administrator")
     assert harness.notices() == []
     harness.work()
-    # The files are there for the next one, clean, and announced without a producer.
+    # The files are clean and announced without a producer, for the next attach.
     assert harness.announced[10_000][1] == 0
     assert harness.producer(10_000, 6).code is ResponseCode.OK
 

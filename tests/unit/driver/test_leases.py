@@ -54,7 +54,7 @@ def test_lease_lasts_as_long_as_keepalives_arrive() -> None:
     assert lease.state is LeaseState.ATTACHED
     assert table.overdue(3 * S - 1) == []
     table.keep_alive(lease, 2 * S)
-    assert [one.state for one in table] == [LeaseState.ACTIVE]
+    assert [lease.state for lease in table] == [LeaseState.ACTIVE]
     assert table.overdue(5 * S - 1) == []
     assert table.overdue(5 * S) == [lease]
 
@@ -84,7 +84,7 @@ def test_reserved_lease_excludes_others_and_does_not_expire() -> None:
     assert "has a producer already" in refused(table, 10, 2, Role.PRODUCER).reason
     assert "has lease" in refused(table, 11, 1, Role.CONSUMER).reason
     assert table.overdue(1000 * S) == []
-    # Nobody knows of it yet, so nobody can name it.
+    # A reserved lease is not known to its client yet, so it cannot be found.
     assert table.find(lease.lease_id, 10, 1, Role.PRODUCER) is None
     table.grant(lease, 1000 * S)
     assert table.overdue(1003 * S - 1) == []

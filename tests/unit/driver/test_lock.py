@@ -1,4 +1,4 @@
-"""One driver a namespace, and one a control stream; who has it is known (driver §2.1)."""
+"""Locks of namespaces and control streams, and their holders (driver §2.1)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_second_driver_is_refused_with_the_holder(tmp_path: Path) -> None:
         assert found == Holder.parse(caught.value.holder)
         assert (found.pid, found.control_stream_id, found.embedded) == (pid, 1000, False)
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", found.started)
-        # Looking takes nothing from anybody.
+        # Reading the holder does not take the lock.
         assert first.call("read", base=str(tmp_path)) == str(found)
     assert read_holder(tmp_path, "default") is None
 
@@ -51,7 +51,7 @@ def test_lock_ends_with_its_process(tmp_path: Path) -> None:
     with RemoteProcess(LockHolder, str(tmp_path)) as first:
         first.call("pid")
         first.kill()
-        # Its file is still there; its lock is not.
+        # The file remains; the lock has ended.
         assert (driver_state(tmp_path, "default") / "lock").exists()
         assert read_holder(tmp_path, "default") is None
         lock = DriverLock(tmp_path, "default", holder())
@@ -83,7 +83,7 @@ def test_control_stream_has_one_driver(tmp_path: Path) -> None:
         DriverLock(tmp_path, "b", holder("b", control=1000))
     assert "control stream 1000 of the media driver /dev/shm/aeron-x has a driver" in str(caught.value)
     assert "namespace 'a'" in str(caught.value)
-    # What it had taken is given back.
+    # The namespace's lock is released again.
     assert read_holder(tmp_path, "b") is None
     second = DriverLock(tmp_path, "b", holder("b", control=1001))
     third = DriverLock(tmp_path, "c", holder("c", aeron_dir="/dev/shm/aeron-y"))

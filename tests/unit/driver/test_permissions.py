@@ -1,4 +1,4 @@
-"""The kernel enforces who may map what: tried by a real second user."""
+"""Enforcement of access rights by the kernel, with a real second user."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ DENIED = "PermissionError"
 
 @pytest.fixture
 def tries(storage_harness: StorageHarness, plan: StreamPlan, shm_base: Path) -> Callable[..., dict[str, str]]:
-    """What a member of a group, or a stranger, can do with a stream of this access."""
+    """The permitted operations of a user of these groups on a stream with this access."""
     shm_base.chmod(0o755)
 
     def tries(access: Access, *, uid: int = ALICE, groups: tuple[int, ...] = (OTHERS,)) -> dict[str, str]:
         mine = replace(plan, access=access)
-        # As a producer would get it, after its rename.
+        # Assigned, as a producer gets it.
         files = storage_harness.assign(mine, storage_harness.make(mine))
         with RemoteProcess(OtherUser, uid, groups[0], list(groups)) as other:
             return other.call("tries", directory=str(files.directory))
@@ -81,7 +81,7 @@ def test_streams_of_different_groups_coexist(
     free_stream_ids: Callable[[], int],
 ) -> None:
     private = storage_harness.make(replace(plan, stream_id=free_stream_ids()))
-    # The parents were private, and are opened just enough.
+    # The parent directories were private; now all users may search them.
     member = tries(Access(group=str(LAB)), groups=(OTHERS, LAB))
     assert member["read"] == "ok"
     shared = storage_harness.make(

@@ -1,4 +1,4 @@
-"""Which streams there are and what they look like: provisions, quotas, idle streams (driver §6, §13)."""
+"""Plans of streams: provisions, quotas, idle streams (driver §6, §13)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.unit.driver.state_harness import KIB, StateHarness
 SMALL = StreamLayout(4, (4 * KIB,))
 
 
-def provision(harness: StateHarness, stream_id: int, **words) -> StreamPlan | Refusal:
-    result, actions = harness.state.provision(stream_id, harness.now, **words)
+def provision(harness: StateHarness, stream_id: int, **changes) -> StreamPlan | Refusal:
+    result, actions = harness.state.provision(stream_id, harness.now, **changes)
     harness.perform(actions)
     return result
 
@@ -73,9 +73,9 @@ def test_layout_changed_during_file_creation_applies() -> None:
     assert [type(job) for job in harness.jobs] == [MakeFiles]
     provision(harness, 20_000, nslots=4)
     harness.work()
-    # What was made with the old layout was never announced.
+    # Files with the old layout were never announced.
     assert [epoch for _, epoch, _ in harness.history] == [2, 4]
-    # So it went at once, and the files of the last producer have their full grace.
+    # So they were removed at once; the files of the last producer keep their full grace.
     assert {path.name for path in harness.directories[20_000]} == {"2", "4"}
     assert harness.attach(20_000, 6).header_nslots == 4
     harness.tick(3)
@@ -99,7 +99,7 @@ def test_provision_of_a_static_stream_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
+    ("changes", "part"),
     [
         ({"nslots": 3}, "nslots 3: use a power of two"),
         ({"nslots": "8"}, "nslots '8': use a whole number"),
@@ -117,9 +117,9 @@ def test_provision_of_a_static_stream_changes_nothing() -> None:
         ({"tags": ["x"] * 65}, "use a list"),
     ],
 )
-def test_invalid_layout_is_refused_with_the_reason(words: dict, part: str) -> None:
+def test_invalid_layout_is_refused_with_the_reason(changes: dict, part: str) -> None:
     harness = StateHarness()
-    refused = provision(harness, 20_000, **words)
+    refused = provision(harness, 20_000, **changes)
     assert isinstance(refused, Refusal)
     assert refused.code is ResponseCode.INVALID_PARAMS
     assert part in refused.reason
@@ -162,7 +162,7 @@ def test_quota_counts_old_files_until_they_are_removed() -> None:
     assert "old files are removed after the lease's grace" in reason
     harness.tick(3)
     harness.work()
-    # Room came, and so did the fresh files, by themselves where nobody had given up on them.
+    # After the removal, requested files are created without a new attach.
     assert harness.attach(10_000, 7).code is ResponseCode.OK
     assert harness.state.records.total_bytes == layout.nbytes
 
@@ -248,7 +248,7 @@ def test_a_static_stream_keeps_its_files() -> None:
     assert harness.announced == {10_000: (1, 0)}
 
 
-# --- the start, and what the next driver knows
+# --- start, and saved provisions
 
 
 @pytest.mark.requirement("driver-13-1")

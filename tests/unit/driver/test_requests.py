@@ -1,4 +1,4 @@
-"""Bytes in, bytes out: both revisions, nulls, malformed requests, repeats (driver §4.2)."""
+"""Requests and responses as bytes: both revisions, nulls, malformed requests, repeats (driver §4.2)."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_detach_response_is_short() -> None:
     assert made == struct.pack("<HHHHqiI", 12, 4, 901, 1, 7, 0, 0)
 
 
-# --- what cannot be used
+# --- invalid requests
 
 
 def counted(harness: StateHarness) -> dict[str, int]:
@@ -285,7 +285,7 @@ def test_response_cache_is_bounded() -> None:
     assert [one.is_repeat for one in actions] == [False] * 5 + [True]
 
 
-# --- the end by message
+# --- shutdown by message
 
 
 @pytest.mark.requirement("driver-4.12-1")
@@ -305,7 +305,7 @@ def test_a_wrong_token_stops_nothing(harness: StateHarness, token: str) -> None:
     answer = harness.response(1)
     assert (answer.code, answer.error_message) == (ResponseCode.REJECTED, "the token is wrong")
     assert harness.stops == []
-    # What was tried is said to nobody.
+    # The response does not contain the token.
     assert token == "" or token not in answer.error_message.replace("the token is wrong", "")
 
 
@@ -335,7 +335,7 @@ def test_shutdown_notice_precedes_removal(harness: StateHarness) -> None:
     assert harness.announced == {}
     harness.work()
     assert all(not directories for directories in harness.directories.values())
-    # It is over: nothing is answered or done any more.
+    # A stopping driver handles no more requests.
     assert harness.state.on_stop(ShutdownReason.NORMAL, "", harness.now) == []
     assert harness.state.on_message(DETACH, harness.now) == []
     assert harness.state.on_tick(harness.now + 10**12, drained=True) == []

@@ -1,4 +1,4 @@
-"""A driver inside a program, and `service:driver`: how others see it and what they can tell it."""
+"""Embedded drivers, and the commands of `service:driver`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def test_an_embedded_driver_is_the_same_driver(
 ) -> None:
     with embed(any_stream=True) as driver:
         assert driver.is_ready
-        found = read_holder(shm_base, "default")
-        assert found is not None
-        assert (found.embedded, found.control_stream_id) == (True, IDS.control)
+        holder = read_holder(shm_base, "default")
+        assert holder is not None
+        assert (holder.embedded, holder.control_stream_id) == (True, IDS.control)
         client = raw_client()
         granted = client.attach(7, 5, Role.PRODUCER)
         assert granted.code is ResponseCode.OK
@@ -93,7 +93,7 @@ def test_service_returns_status_streams_and_leases(
             "consumers": 1,
         }
         leases = service.call("leases")
-        assert [(one["client_id"], one["role"], one["state"]) for one in leases] == [
+        assert [(row["client_id"], row["role"], row["state"]) for row in leases] == [
             (5, "producer", "attached"),
             (6, "consumer", "attached"),
         ]
@@ -111,14 +111,14 @@ def test_service_lists_come_in_parts(
     )
     client = raw_client()
     with client.service() as service:
-        found: list = []
-        while part := service.call("streams", first=found[-1]["stream_id"] + 1 if found else None):
-            found += part
-        assert [one["stream_id"] for one in found] == list(range(1, 1001))
-        assert [one["stream_id"] for one in service.call("streams", first=500, limit=2)] == [500, 501]
-        for words in ({"first": "x"}, {"limit": -1}, {"limit": "many"}):
+        rows: list = []
+        while part := service.call("streams", first=rows[-1]["stream_id"] + 1 if rows else None):
+            rows += part
+        assert [row["stream_id"] for row in rows] == list(range(1, 1001))
+        assert [row["stream_id"] for row in service.call("streams", first=500, limit=2)] == [500, 501]
+        for arguments in ({"first": "x"}, {"limit": -1}, {"limit": "many"}):
             with pytest.raises(Exception, match="use a whole number"):
-                service.call("streams", words)
+                service.call("streams", arguments)
 
 
 def test_provision_by_command(
@@ -134,10 +134,10 @@ def test_provision_by_command(
                 service.call("provision", stream_id=20_000, nslots=4)
             with pytest.raises(Exception, match="from 20000 to 29999 only"):
                 service.call("provision", stream_id=5)
-    # The next driver still knows.
+    # The next driver loads the provision.
     embed()
     with raw_client().service() as service:
-        assert [one["name"] for one in service.call("streams")] == ["camera-1", "cam"]
+        assert [row["name"] for row in service.call("streams")] == ["camera-1", "cam"]
 
 
 def test_revoke_command_needs_the_token(
@@ -183,6 +183,6 @@ def test_stop_by_command(
     client.attach(STREAM, 5, Role.PRODUCER)
     with client.service() as service:
         assert service.call("stop", reason="over") == {"pid": os.getpid(), "leases": 1}
-    goodbye = client.next(ShmDriverShutdown)
-    assert (goodbye.reason, goodbye.error_message) == (ShutdownReason.ADMIN, "over")
+    notice = client.next(ShmDriverShutdown)
+    assert (notice.reason, notice.error_message) == (ShutdownReason.ADMIN, "over")
     wait_until(lambda: not driver.is_running)

@@ -1,4 +1,4 @@
-"""`[driver]` as people write it (driver §4.4: the periods in force can be found)."""
+"""The settings of `[driver]` (driver §4.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole state machine under any sequence of events: the promises of the document hold after each."""
+"""The state machine under any sequence of events: the rules of the specification hold after each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STREAM_QUOTA = 3 * SHAPE.nbytes
 
 
 class AnySequence(RuleBasedStateMachine):
-    """Clients come, go, fall silent and die; files take their time, or cannot be made."""
+    """Clients attach, detach, stop their keepalives and end; file work is delayed or fails."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,10 +53,10 @@ class AnySequence(RuleBasedStateMachine):
         self.seen = 0
         self.ended: Counter[int] = Counter()
         self.epochs: dict[int, int] = {}
-        """The epoch that each stream was last told of, in whatever way."""
+        """The last epoch of each stream in any message."""
         self.given: set[int] = set()
         self.floor: dict[int, int] = {}
-        """After the end of a producer: what the next epoch must be above."""
+        """The epoch that the next one must exceed, after the end of a producer."""
 
     @initialize()
     def start(self) -> None:
@@ -103,12 +103,12 @@ class AnySequence(RuleBasedStateMachine):
 
     @rule(stream=STREAMS, client=CLIENTS, which=st.integers(0, 2))
     def revoke(self, stream: int, client: int, which: int) -> None:
-        words: dict[str, Any] = [
+        criteria: dict[str, Any] = [
             {"stream_id": stream},
             {"client_id": client},
             {"lease_id": pick_lease(self)},
         ][which]
-        self.harness.perform(self.harness.state.revoke(self.harness.now, **words)[1])
+        self.harness.perform(self.harness.state.revoke(self.harness.now, **criteria)[1])
 
     @rule(stream=STREAMS, nslots=st.sampled_from([4, 8]))
     def provision(self, stream: int, nslots: int) -> None:
@@ -118,7 +118,7 @@ class AnySequence(RuleBasedStateMachine):
     def pass_time(self, seconds: float, drained: bool) -> None:
         self.harness.tick(seconds, drained=drained)
 
-    # --- promises
+    # --- invariants
 
     @invariant()
     def promises_hold(self) -> None:
@@ -155,7 +155,7 @@ class AnySequence(RuleBasedStateMachine):
             assert harness.state.records.get(stream_id) is not None, "only what is there is announced"
 
     def poll(self) -> None:
-        """What was said since the last look, in order."""
+        """Messages and announces since the last check, in order."""
         harness = self.harness
         for message in harness.sent[self.seen :]:
             if isinstance(message, ShmAttachResponse) and message.code is ResponseCode.OK:
@@ -177,18 +177,18 @@ class AnySequence(RuleBasedStateMachine):
                     self.ended[message.lease_id] += 1
                     if message.role is Role.PRODUCER:
                         self.floor[message.stream_id] = self.epochs[message.stream_id]
-                assert self.ended[message.lease_id] == 1, "every end is told once"
+                assert self.ended[message.lease_id] == 1, "every end has one notice"
                 assert message.reason in LeaseRevokeReason
         self.seen = len(harness.sent)
         for stream_id in {stream for stream, _, _ in harness.history}:
-            # Every attach, end, change of layout and making of files is an announce of its own.
+            # Every attach, end, change of layout and creation of files causes one announce.
             epochs = [epoch for stream, epoch, _ in harness.history if stream == stream_id]
             assert all(one < other for one, other in pairwise(epochs)), "the epoch grows at each event"
 
     def teardown(self) -> None:
         harness = self.harness
         harness.refuse_files = harness.announce_failure = None
-        # Left alone, everything comes to rest: nobody waits, and no lease outlives its grace.
+        # Without events, all pending attaches end and no lease outlives its grace.
         for _ in range(4):
             harness.tick(20)
             harness.work()

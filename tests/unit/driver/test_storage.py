@@ -32,20 +32,20 @@ from tests.unit.driver.conftest import StorageHarness
 from tests.unit.driver.state_harness import layout
 
 
-def judged(files: Any, plan: StreamPlan, base: Path) -> dict[str, int]:
-    """Every region judged as a consumer would; the header ring's superblock."""
-    words: dict[str, Any] = {
+def open_regions(files: Any, plan: StreamPlan, base: Path) -> dict[str, int]:
+    """Opens every region as a consumer does. Returns the header ring's superblock."""
+    options: dict[str, Any] = {
         "base_dirs": [base],
         "epoch": files.epoch,
         "stream_id": plan.stream_id,
         "nslots": files.nslots,
     }
     for pool_id, stride, uri in files.pools:
-        _native.open_region(uri, pool_id=pool_id, stride_bytes=stride, **words)
-    return _native.open_region(files.header_uri, **words)
+        _native.open_region(uri, pool_id=pool_id, stride_bytes=stride, **options)
+    return _native.open_region(files.header_uri, **options)
 
 
-# --- making, assigning, removing
+# --- creation, assignment, removal
 
 
 @pytest.mark.requirement("driver-3-3", "driver-9-1", "driver-14-1")
@@ -56,7 +56,7 @@ def test_regions_have_the_specified_paths_and_bytes(
     root = storage_harness.base / f"tensorpool-{user_name()}" / "default"
     assert files.directory == root / str(plan.stream_id) / str(files.epoch)
     assert sorted(path.name for path in files.directory.iterdir()) == ["1.pool", "2.pool", "header.ring"]
-    superblock = judged(files, plan, storage_harness.base)
+    superblock = open_regions(files, plan, storage_harness.base)
     assert superblock["pid"] == os.getpid()
     for path in files.directory.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -85,7 +85,7 @@ def test_assigned_files_get_a_new_epoch_and_keep_their_inodes(
     assert assigned.epoch > made.epoch
     assert not made.directory.exists()
     assert {path.name: path.stat().st_ino for path in assigned.directory.iterdir()} == inodes
-    assert judged(assigned, plan, storage_harness.base)["epoch"] == assigned.epoch
+    assert open_regions(assigned, plan, storage_harness.base)["epoch"] == assigned.epoch
 
 
 @pytest.mark.requirement("driver-10-2", "driver-13-1")
@@ -100,7 +100,7 @@ def test_epochs_grow_over_restarts_and_wiped_directories(
         storage_harness.storage.close()
         assert storage_harness.files() == []
     assert epochs == sorted(set(epochs))
-    # And over a clock that was set back.
+    # Epochs also grow after the clock was set back.
     state = stream_state(storage_harness.base, "default")
     (state / f"{plan.stream_id}.epoch").write_text(str(1 << 62))
     assert make_storage_harness().make(plan).epoch == (1 << 62) + 1
@@ -159,10 +159,10 @@ def test_second_removal_does_nothing(storage_harness: StorageHarness, plan: Stre
 
 def test_foreign_file_keeps_only_its_directory(storage_harness: StorageHarness, plan: StreamPlan) -> None:
     files = storage_harness.make(plan)
-    stranger = files.directory / "notes.txt"
-    stranger.write_text("not a region")
+    foreign = files.directory / "notes.txt"
+    foreign.write_text("not a region")
     storage_harness.remove(plan, files)
-    assert [path for path in storage_harness.files() if path.is_file()] == [stranger]
+    assert [path for path in storage_harness.files() if path.is_file()] == [foreign]
     shutil.rmtree(files.directory.parents[2])
 
 
@@ -217,7 +217,7 @@ def test_jobs_run_in_parallel_and_in_order_per_stream(
         assert epochs == sorted(epochs)
 
 
-# --- what goes wrong
+# --- failures
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_failed_creation_is_reported_and_leaves_no_files(
     assert result.refusal.code is code
     assert part in result.refusal.reason
     assert storage_harness.files() == []
-    # Nothing stands in the way of the next try.
+    # The next attempt succeeds.
     assert storage_harness.make(plan).epoch > 0
 
 
@@ -249,7 +249,7 @@ def test_full_filesystem_is_an_error_at_creation(
     assert result.refusal.code is ResponseCode.INTERNAL_ERROR
     assert "no room for" in result.refusal.reason
     assert storage_harness.files() == []
-    # What fits, fits.
+    # Smaller files still fit.
     files = storage_harness.make(plan)
     storage_harness.remove(plan, files)
     storage_harness.storage.close()
@@ -314,9 +314,9 @@ def test_hugepages_present_are_used(
         storage_harness = make_storage_harness(base=base)
         files = storage_harness.make(replace(plan, hugepages=True))
         assert "require_hugepages=true" in files.header_uri
-        assert judged(files, plan, base)["nslots"] == 4
+        assert open_regions(files, plan, base)["nslots"] == 4
         assigned = storage_harness.assign(replace(plan, hugepages=True), files)
-        assert judged(assigned, plan, base)["epoch"] == assigned.epoch
+        assert open_regions(assigned, plan, base)["epoch"] == assigned.epoch
         storage_harness.storage.close()
     except PermissionError:
         pytest.skip("huge pages cannot be set here")
@@ -328,14 +328,14 @@ def test_hugepages_present_are_used(
 def test_prefault_touches_all_pages_of_new_regions(
     make_storage_harness: Callable[..., StorageHarness], plan: StreamPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    correlation_id = []
+    prefaults = []
     real = _native.create_epoch
 
-    def create(**words: Any) -> Any:
-        correlation_id.append(words["prefault"])
-        return real(**words)
+    def create(**options: Any) -> Any:
+        prefaults.append(options["prefault"])
+        return real(**options)
 
     monkeypatch.setattr(_native, "create_epoch", create)
     make_storage_harness(namespace="lazy").make(plan)
     make_storage_harness(namespace="eager", prefault=True).make(plan)
-    assert correlation_id == [False, True]
+    assert prefaults == [False, True]

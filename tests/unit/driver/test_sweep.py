@@ -1,4 +1,4 @@
-"""What dead drivers left, what the next one knows, and the end of a program (decisions 19 and 26)."""
+"""Leftovers of dead drivers, saved provisions, and the end of a program (decisions 19 and 26)."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ OFFSETS = {field.python_name: field.offset for field in ShmRegionSuperblock.layo
 
 @pytest.fixture
 def dead_pid() -> int:
-    """The number of a process that has ended and been waited for."""
+    """The id of a process that has ended and been reaped."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     return ended.pid
 
 
 @pytest.fixture
-def leave(shm_base: Path) -> Iterator[Callable[..., Path]]:
-    """Makes an epoch as an owner with this pid and this last activity would have left it."""
+def make_leftover(shm_base: Path) -> Iterator[Callable[..., Path]]:
+    """Creates an epoch with this owner and this activity timestamp."""
 
-    def leave(plan: StreamPlan, *, pid: int, activity_ns: int, place: str = "default") -> Path:
+    def make_leftover(plan: StreamPlan, *, pid: int, activity_ns: int, namespace: str = "default") -> Path:
         directory, _, _ = _native.create_epoch(
             base=shm_base,
             user=user_name(),
-            namespace=place,
+            namespace=namespace,
             stream_id=plan.stream_id,
             epoch=secrets.randbits(40),
             nslots=4,
@@ -63,23 +63,23 @@ def leave(shm_base: Path) -> Iterator[Callable[..., Path]]:
                     file.write(value.to_bytes(8, "little"))
         return Path(directory)
 
-    yield leave
+    yield make_leftover
     shutil.rmtree(shm_base)
     shm_base.mkdir()
 
 
 def test_files_of_a_dead_driver_are_swept_once_stale(
-    storage_harness: StorageHarness, plan: StreamPlan, leave: Callable[..., Path], dead_pid: int
+    storage_harness: StorageHarness, plan: StreamPlan, make_leftover: Callable[..., Path], dead_pid: int
 ) -> None:
-    stale = leave(plan, pid=dead_pid, activity_ns=0)
-    fresh = leave(plan, pid=dead_pid, activity_ns=time.monotonic_ns() + 3_600_000_000_000)
-    alive = leave(plan, pid=os.getpid(), activity_ns=0)
-    recent = leave(plan, pid=dead_pid, activity_ns=time.monotonic_ns())
-    elsewhere = leave(plan, pid=dead_pid, activity_ns=0, namespace="other")
+    stale = make_leftover(plan, pid=dead_pid, activity_ns=0)
+    fresh = make_leftover(plan, pid=dead_pid, activity_ns=time.monotonic_ns() + 3_600_000_000_000)
+    alive = make_leftover(plan, pid=os.getpid(), activity_ns=0)
+    recent = make_leftover(plan, pid=dead_pid, activity_ns=time.monotonic_ns())
+    elsewhere = make_leftover(plan, pid=dead_pid, activity_ns=0, namespace="other")
     storage_harness.storage.sweep()
     storage_harness.idle()
     assert not stale.exists()
-    # From the future: another boot's clock.
+    # A timestamp in the future is from another boot.
     assert not fresh.exists()
     assert alive.exists()
     assert recent.exists()
@@ -88,10 +88,10 @@ def test_files_of_a_dead_driver_are_swept_once_stale(
 
 @pytest.mark.requirement("driver-13-1")
 def test_recreate_at_start_sweeps_fresh_files(
-    storage_harness: StorageHarness, plan: StreamPlan, leave: Callable[..., Path], dead_pid: int
+    storage_harness: StorageHarness, plan: StreamPlan, make_leftover: Callable[..., Path], dead_pid: int
 ) -> None:
-    recent = leave(plan, pid=dead_pid, activity_ns=time.monotonic_ns())
-    alive = leave(plan, pid=os.getpid(), activity_ns=time.monotonic_ns())
+    recent = make_leftover(plan, pid=dead_pid, activity_ns=time.monotonic_ns())
+    alive = make_leftover(plan, pid=os.getpid(), activity_ns=time.monotonic_ns())
     storage_harness.storage.sweep(at_once=True)
     storage_harness.idle()
     assert not recent.exists()
@@ -99,23 +99,23 @@ def test_recreate_at_start_sweeps_fresh_files(
 
 
 def test_only_the_canonical_layout_is_swept(
-    storage_harness: StorageHarness, leave: Callable[..., Path], plan: StreamPlan
+    storage_harness: StorageHarness, make_leftover: Callable[..., Path], plan: StreamPlan
 ) -> None:
     root = storage_harness.base / f"tensorpool-{user_name()}" / "default"
     others = [root / "notes" / "1", root / "-5" / "1", root / "7" / "data"]
-    for one in others:
-        one.mkdir(parents=True)
-        (one / "header.ring").write_bytes(b"")
-        os.utime(one, (0, 0))
+    for directory in others:
+        directory.mkdir(parents=True)
+        (directory / "header.ring").write_bytes(b"")
+        os.utime(directory, (0, 0))
     storage_harness.storage.sweep(at_once=True)
     storage_harness.idle()
     assert all(one.exists() for one in others)
 
 
 def test_stream_with_another_owner_is_not_swept(
-    storage_harness: StorageHarness, leave: Callable[..., Path], plan: StreamPlan, dead_pid: int
+    storage_harness: StorageHarness, make_leftover: Callable[..., Path], plan: StreamPlan, dead_pid: int
 ) -> None:
-    stale = leave(plan, pid=dead_pid, activity_ns=0)
+    stale = make_leftover(plan, pid=dead_pid, activity_ns=0)
     lock = lock_stream(stream_state(storage_harness.base, "default"), "default", plan.stream_id)
     try:
         storage_harness.storage.sweep()
@@ -123,7 +123,7 @@ def test_stream_with_another_owner_is_not_swept(
         assert stale.exists()
     finally:
         lock.release()
-    # Whoever owns it next cleans up.
+    # The next owner removes the leftovers.
     storage_harness.make(plan)
     assert not stale.exists()
 
@@ -167,7 +167,7 @@ def test_failed_save_of_provisions_is_only_logged(
 
 
 class Forgetful:
-    """Has files, and hands in its last work when the interpreter is already ending."""
+    """Has files, and submits its last job while the interpreter shuts down."""
 
     def __init__(self, base: str, stream_id: int) -> None:
         self._storage = Storage(

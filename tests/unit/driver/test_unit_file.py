@@ -1,4 +1,4 @@
-"""The systemd unit in `deploy/`: well-formed, and its hardening leaves the driver what it needs."""
+"""The systemd unit in `deploy/`: well-formed, and its hardening permits what the driver needs."""
 
 from __future__ import annotations
 
