@@ -23,7 +23,7 @@ class TimeOrigin(IntEnum):
 class ReasonCount:
     """The number of frames that were lost for one reason."""
 
-    count: int
+    frames: int
     reason: str = ""
 
 

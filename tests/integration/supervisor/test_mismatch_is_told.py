@@ -19,7 +19,7 @@ from tensorpool.supervisor.config import SupervisorSettings
 # Eight of ten frames received, and a reason for one of the other two.
 REPORT: dict[str, Any] = {
     "consumer_id": 7, "pid": 1, "epoch": 1, "first_seq": 0, "last_seq": 9, "span": 10,
-    "received": 8, "dropped": (ReasonCount(count=1, reason="late"),), "polls": 3, "is_final": False,
+    "received": 8, "dropped": (ReasonCount(frames=1, reason="late"),), "polls": 3, "is_final": False,
     "latency_since": TimeOrigin.NOTHING, "latency_excluded": 0,
     **dict.fromkeys(("interval_frames", "interval_p50_ns", "interval_p99_ns", "interval_max_ns"), 0),
     **dict.fromkeys(("total_frames", "total_p50_ns", "total_p99_ns", "total_max_ns"), 0),

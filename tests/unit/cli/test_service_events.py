@@ -23,7 +23,7 @@ REPORT = sbe.ProducerStatus(
     deferred=0,
     holes=1,
     payload_bytes=64,
-    unpublished=(sbe.ReasonCount(count=2, reason="closed"),),
+    unpublished=(sbe.ReasonCount(frames=2, reason="closed"),),
     sources=(sbe.SourceStream(stream_id=3),),
 )
 TAG = "service:producer:5"
@@ -47,7 +47,7 @@ def test_status_reports_are_printed_as_json(capsys: pytest.CaptureFixture[str], 
         assert name == f"{TAG} status"
         fields = json.loads(value)
     assert (fields["stream_id"], fields["committed"], fields["is_final"]) == (5, "19", False)
-    assert fields["unpublished"] == [{"count": "2", "reason": "closed"}]
+    assert fields["unpublished"] == [{"frames": "2", "reason": "closed"}]
     assert fields["sources"] == [{"stream_id": 3}]
 
 

@@ -171,7 +171,7 @@ counters = st.integers(0, NULL - 1)
 counts = st.lists(
     st.builds(
         sbe.ReasonCount,
-        count=st.integers(1, NULL - 1),
+        frames=st.integers(1, NULL - 1),
         reason=st.sampled_from(["gap", "late", "rate_limited", "odd\\", ""]),
     ),
     unique_by=lambda entry: entry.reason,
@@ -204,7 +204,7 @@ consumers = st.builds(
 
 
 def by_reason(entries: tuple[sbe.ReasonCount, ...]) -> dict[str, int]:
-    return {entry.reason: entry.count for entry in entries}
+    return {entry.reason: entry.frames for entry in entries}
 
 
 def event(role: str, value: Any, key: str = sbe.STATUS_KEY) -> bytes:

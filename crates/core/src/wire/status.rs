@@ -19,14 +19,14 @@ const MAX_REASON_BYTES: usize = 256;
 
 // The groups of counts have one layout, so one function encodes and one decodes all of them.
 const COUNT_BLOCK_LENGTH: u16 = CONSUMER_STATUS_DROPPED_BLOCK_LENGTH;
-const COUNT_AT: usize = CONSUMER_STATUS_DROPPED_COUNT;
+const FRAMES_AT: usize = CONSUMER_STATUS_DROPPED_FRAMES;
 const _: () = assert!(
     CONSUMER_STATUS_OUTSIDE_BLOCK_LENGTH == COUNT_BLOCK_LENGTH
         && PRODUCER_STATUS_UNPUBLISHED_BLOCK_LENGTH == COUNT_BLOCK_LENGTH
         && PRODUCER_STATUS_DROPPED_BLOCK_LENGTH == COUNT_BLOCK_LENGTH
-        && CONSUMER_STATUS_OUTSIDE_COUNT == COUNT_AT
-        && PRODUCER_STATUS_UNPUBLISHED_COUNT == COUNT_AT
-        && PRODUCER_STATUS_DROPPED_COUNT == COUNT_AT
+        && CONSUMER_STATUS_OUTSIDE_FRAMES == FRAMES_AT
+        && PRODUCER_STATUS_UNPUBLISHED_FRAMES == FRAMES_AT
+        && PRODUCER_STATUS_DROPPED_FRAMES == FRAMES_AT
 );
 
 /// Which timestamps a latency starts at.
@@ -344,7 +344,7 @@ impl<'a> Counts<'a> {
 }
 
 fn take_count<'a>(rest: &mut &'a [u8], block_length: usize) -> Option<(&'a str, u64)> {
-    let count = get_u64(take(rest, block_length, "count").ok()?, COUNT_AT);
+    let count = get_u64(take(rest, block_length, "frames").ok()?, FRAMES_AT);
     let length = get_u32(take(rest, 4, "reason").ok()?, 0) as usize;
     let reason = take(rest, length, "reason").ok()?;
     let is_valid = count > 0 && length <= MAX_REASON_BYTES && reason.is_ascii();
