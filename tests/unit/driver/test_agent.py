@@ -305,7 +305,7 @@ def test_recreate_at_start_creates_static_streams_before_ready(
     assert driver.driver.state.records[STREAM].state == "clean"
 
 
-def test_an_unknown_group_ends_the_start(make_agent: Callable[..., AgentHarness], shm_base: Path) -> None:
+def test_unknown_group_ends_the_start(make_agent: Callable[..., AgentHarness], shm_base: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         make_agent(group="no-such-group")
     assert read_holder(shm_base, "default") is None
@@ -376,7 +376,7 @@ def test_driver_has_an_aeron_counter(
     assert ours == {"streams", "leases", "attaches", "rejects", "expired", "revoked"}
 
 
-def test_the_agent_ends_by_itself_after_a_stop(make_agent: Callable[..., AgentHarness]) -> None:
+def test_agent_finishes_after_a_stop(make_agent: Callable[..., AgentHarness]) -> None:
     driver = make_agent()
     driver.step()
     driver.driver.stop("enough")

@@ -66,7 +66,7 @@ def test_regions_have_the_specified_paths_and_bytes(
 
 
 @pytest.mark.requirement("driver-14-2")
-def test_an_instance_id_is_part_of_the_path(
+def test_instance_id_is_part_of_the_path(
     make_storage_harness: Callable[..., StorageHarness], plan: StreamPlan
 ) -> None:
     first = make_storage_harness(namespace="default.a").make(plan)
@@ -268,7 +268,7 @@ def test_read_only_base_is_an_error(
     storage_harness.storage.close()
 
 
-def test_a_base_that_is_missing_is_an_error(
+def test_missing_base_is_an_error(
     make_storage_harness: Callable[..., StorageHarness], tmp_path: Path, plan: StreamPlan
 ) -> None:
     base = tmp_path / "gone"

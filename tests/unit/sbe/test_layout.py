@@ -68,7 +68,7 @@ def test_template_ids_and_block_lengths():
 
 
 @pytest.mark.requirement("wire-8.2-2")
-def test_the_slot_header_is_packed():
+def test_slot_header_is_packed():
     assert offsets(sbe.SlotHeader) == {
         "seqCommit": 0,
         "valuesLenBytes": 8,
@@ -82,7 +82,7 @@ def test_the_slot_header_is_packed():
 
 
 @pytest.mark.requirement("wire-8.2-1")
-def test_the_tensor_header_is_packed_and_max_dims_takes_no_bytes():
+def test_tensor_header_is_packed_without_max_dims():
     assert offsets(sbe.TensorHeader) == {
         "dtype": 0,
         "majorOrder": 2,
@@ -98,7 +98,7 @@ def test_the_tensor_header_is_packed_and_max_dims_takes_no_bytes():
     assert sbe.TensorHeader.layout().field("maxDims").size == 0
 
 
-def test_the_event_message_is_packed():
+def test_event_message_is_packed():
     assert offsets(sbe.EventMessage) == {
         "timestampNs": 0,
         "correlationId": 8,
@@ -122,7 +122,7 @@ def test_later_revisions_have_the_offsets_of_deployed_peers():
 
 
 @pytest.mark.requirement("wire-15.8-2")
-def test_the_registered_enum_values_stay():
+def test_registered_enum_values_stay():
     assert {member.name: member.value for member in sbe.Dtype} == {
         "UNKNOWN": 0,
         "UINT8": 1,
