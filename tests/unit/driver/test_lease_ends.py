@@ -265,14 +265,14 @@ def test_revoke_ends_the_leases_that_match_all_arguments(harness: StateHarness) 
     for client in (1, 2, 3):
         harness.attach(10_000, client)
     harness.producer(20_000, 4)
-    found, actions = harness.state.revoke(harness.now, stream_id=10_000, client_id=2, text="too slow")
+    revoked, actions = harness.state.revoke(harness.now, stream_id=10_000, client_id=2, text="too slow")
     harness.perform(actions)
-    assert [lease.client_id for lease in found] == [2]
+    assert [lease.client_id for lease in revoked] == [2]
     assert harness.sent[-1].error_message == "revoked by the administrator: too slow"
     assert len(harness.state.revoke(harness.now, stream_id=20_000, client_id=2)[0]) == 0
-    found, actions = harness.state.revoke(harness.now, stream_id=10_000)
+    revoked, actions = harness.state.revoke(harness.now, stream_id=10_000)
     harness.perform(actions)
-    assert sorted(lease.client_id for lease in found) == [1, 3]
+    assert sorted(lease.client_id for lease in revoked) == [1, 3]
     assert [lease.client_id for lease in harness.state.leases] == [4]
     assert harness.state.counters.snapshot()["revoked"] == 3
 

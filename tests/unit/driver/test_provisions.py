@@ -285,7 +285,7 @@ def test_invalid_saved_provisions_are_skipped_and_named() -> None:
         "an entry has no stream_id",
         "an entry has no stream_id",
     ]
-    assert [one.stream_id for one in plan] == [10_000, 20_000]
+    assert [stream.stream_id for stream in plan] == [10_000, 20_000]
     assert plan[10_000].layout.nslots == 16
 
 
@@ -300,7 +300,7 @@ def test_loaded_provisions_are_limited_to_max_streams() -> None:
     entries = [{"stream_id": 20_000 + n} for n in range(5)]
     plan = Plan(DriverSettings(max_streams=2))
     assert plan.load({"version": 1, "streams": entries}) == []
-    assert [one.stream_id for one in plan] == [20_003, 20_004]
+    assert [stream.stream_id for stream in plan] == [20_003, 20_004]
     none = Plan(DriverSettings(max_streams=0))
     assert none.load({"version": 1, "streams": entries}) == []
     assert len(none) == 0

@@ -76,11 +76,11 @@ def test_failure_response_is_null_except_three_fields() -> None:
 
 @pytest.mark.requirement("driver-4.2-5", "driver-4.2-6")
 def test_failure_response_of_the_later_revision_is_null_too() -> None:
-    made = attach_refused(-9, REFUSED, 2).encode()
-    assert made[:8] == struct.pack("<HHHH", 54, 2, 901, 1)
-    assert made[8:20] == struct.pack("<qi", -9, 3)
-    assert made[20:62] == b"\xff" * (8 + 8 + 4 + 8 + 4 + 4 + 2 + 4)
-    assert made.endswith(struct.pack("<II", 0, 2) + b"no")
+    encoded = attach_refused(-9, REFUSED, 2).encode()
+    assert encoded[:8] == struct.pack("<HHHH", 54, 2, 901, 1)
+    assert encoded[8:20] == struct.pack("<qi", -9, 3)
+    assert encoded[20:62] == b"\xff" * (8 + 8 + 4 + 8 + 4 + 4 + 2 + 4)
+    assert encoded.endswith(struct.pack("<II", 0, 2) + b"no")
 
 
 @pytest.mark.requirement("driver-4.2-6")
@@ -104,17 +104,17 @@ def test_absent_enum_is_255_and_has_the_safe_default(harness: StateHarness) -> N
 
 
 def test_detach_response_is_short() -> None:
-    made = detach_response(7, None).encode()
-    assert made == struct.pack("<HHHHqiI", 12, 4, 901, 1, 7, 0, 0)
+    encoded = detach_response(7, None).encode()
+    assert encoded == struct.pack("<HHHHqiI", 12, 4, 901, 1, 7, 0, 0)
 
 
 # --- invalid requests
 
 
 def counted(harness: StateHarness) -> dict[str, int]:
-    found = harness.state.counters.snapshot()["unusable"]
-    assert isinstance(found, dict)
-    return {reason: int(count) for reason, count in found.items() if count}
+    counts = harness.state.counters.snapshot()["unusable"]
+    assert isinstance(counts, dict)
+    return {reason: int(count) for reason, count in counts.items() if count}
 
 
 @pytest.mark.requirement("driver-4.6-1")
@@ -276,13 +276,13 @@ def test_same_correlation_id_of_another_client_is_another_request(harness: State
 
 def test_response_cache_is_bounded() -> None:
     actions: list = []
-    answers = ResponseCache(actions, DriverCounters(), capacity=3)
+    responses = ResponseCache(actions, DriverCounters(), capacity=3)
     for n in range(5):
-        answers.respond(ShmDetachResponse(correlation_id=n, code=ResponseCode.OK), (int, 1, n))
-    assert len(answers) == 3
-    assert not answers.is_repeat((int, 1, 1))
-    assert answers.is_repeat((int, 1, 2))
-    assert [one.is_repeat for one in actions] == [False] * 5 + [True]
+        responses.respond(ShmDetachResponse(correlation_id=n, code=ResponseCode.OK), (int, 1, n))
+    assert len(responses) == 3
+    assert not responses.is_repeat((int, 1, 1))
+    assert responses.is_repeat((int, 1, 2))
+    assert [action.is_repeat for action in actions] == [False] * 5 + [True]
 
 
 # --- shutdown by message

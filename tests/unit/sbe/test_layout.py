@@ -144,13 +144,13 @@ def test_registered_enum_values_stay():
 
 @pytest.mark.requirement("wire-10.1-1", "driver-4.2-5", "driver-4.2-7", "discovery-5.0-1")
 def test_nulls_are_the_explicit_sentinels():
-    found: dict[tuple[str, bool], set[int | None]] = {}
+    nulls: dict[tuple[str, bool], set[int | None]] = {}
     for message in layout.messages():
         for block in (message, *message.groups):
             for field in block.fields:
                 if field.optional:
-                    found.setdefault((field.primitive, field.name == "traceId"), set()).add(field.null)
-    assert found == {
+                    nulls.setdefault((field.primitive, field.name == "traceId"), set()).add(field.null)
+    assert nulls == {
         ("uint8", False): {0xFF},
         ("uint16", False): {0xFFFF},
         ("uint32", False): {0xFFFFFFFF},

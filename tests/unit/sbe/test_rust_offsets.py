@@ -61,7 +61,9 @@ def add_block(names: dict[str, tuple[int, str | None]], prefix: str, block: Bloc
 def disagreements(source: str) -> tuple[list[str], int]:
     """What is wrong, and how many constants were compared."""
     known = expected()
-    covered = tuple(f"{screaming(name)}_" for one in layout.schemas() for name in (*one.messages, *one.enums))
+    covered = tuple(
+        f"{screaming(name)}_" for schema in layout.schemas() for name in (*schema.messages, *schema.enums)
+    )
     wrong, compared = [], 0
     for name, rust, text in CONSTANT.findall(source):
         if name in known:
