@@ -150,10 +150,13 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel("Leases", (("sum by (role, state) (tensorpool_leases)", "{{role}} {{state}}"),)),
         Panel("Ids that two go by", (("sum by (kind) (tensorpool_id_collisions)", "{{kind}}"),)),
         Panel(
-            "Left out of these metrics, and unheard",
+            "Left out of these metrics, and rejected",
             (
                 ("tensorpool_metrics_left_out", "{{what}}"),
-                (f"sum by (reason) (rate(tensorpool_messages_unheard_total{_RATE}))", "unheard: {{reason}}"),
+                (
+                    f"sum by (reason) (rate(tensorpool_messages_rejected_total{_RATE}))",
+                    "rejected: {{reason}}",
+                ),
             ),
         ),
     ),

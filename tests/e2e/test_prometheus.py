@@ -64,7 +64,7 @@ def moved(snapshot: Snapshot, n: int) -> Snapshot:
     )
     recorders = tuple(replace(one, rows=one.rows + n, gaps=more(one.gaps)) for one in snapshot.recorders)
     return replace(
-        snapshot, streams=streams, bridges=bridges, recorders=recorders, unheard=more(snapshot.unheard)
+        snapshot, streams=streams, bridges=bridges, recorders=recorders, rejected=more(snapshot.rejected)
     )
 
 

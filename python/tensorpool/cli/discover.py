@@ -127,7 +127,7 @@ def discover(to: ConnectOptions, watch: bool, period: float, count: int | None, 
             return
         found = ctx.discover(timeout=to.timeout, **wanted)
     if to.as_json:
-        click.echo(json.dumps([one.as_json() for one in found], indent=2))
+        click.echo(json.dumps([one.to_json() for one in found], indent=2))
     elif found:
         console().print(_table(found))
     if not found:
@@ -183,7 +183,7 @@ def _tell(looks: Iterator[list[Change] | DiscoveryError], count: int | None, *, 
         is_lost = False
         for what, one in found:
             if as_json:
-                row = {"time_ns": str(time.time_ns()), "change": what, **one.as_json()}
+                row = {"time_ns": str(time.time_ns()), "change": what, **one.to_json()}
                 click.echo(json.dumps(row))
             else:
                 producer = f"producer {one.producer_id}" if one.has_producer else "no producer"

@@ -14,8 +14,7 @@ from ..context.config import AeronSettings, ContextSettings, ShmSettings
 from ..driver import DriverSettings
 from ..errors import NoSuchService
 from ..metrics import MetricsExporter, MetricsSettings
-from ..monitor import LedgerMonitor
-from ..monitor.listener import model_limits, reduced_gc
+from ..monitor.listener import reduced_gc
 from ..runtime.config import Config
 from ..runtime.role import RuntimeSettings, run_role
 from ..service import ServiceClient
@@ -81,7 +80,6 @@ def run(config: Config) -> None:
                 settings=config[SupervisorSettings],
                 token=config[ServiceSettings].token,
                 instance=config[RuntimeSettings].instance,
-                audit=LedgerMonitor(model_limits(ctx)),
             )
             # Here, where there is a log already: it says where they are.
             stack.enter_context(MetricsExporter(config[MetricsSettings], lambda: agent.latest))

@@ -36,7 +36,7 @@ from .. import _native, recording
 from ..client import ReportOptions
 from ..context import Context
 from ..context import open as open_context
-from ..monitor import LedgerRow, LiveLedger, Verdict
+from ..monitor import LedgerRow, SystemMonitor, Verdict
 from ..shm.epoch_files import HEADER_RING
 from ..shm.slots import read_ring
 from .processes import NSLOTS, TIMEOUT_S, ChildProcess, DemoEnvironment, DemoFailed, matches_pattern
@@ -485,7 +485,7 @@ class LedgerListener:
     """Listens on a thread of its own, so that no last word is missed while others are waited for."""
 
     def __init__(self, context: Context) -> None:
-        self._live = LiveLedger(context)
+        self._live = SystemMonitor(context.connection)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="whole-ledger", daemon=True)
@@ -521,7 +521,7 @@ def listening(aeron_dir: str) -> Iterator[LedgerListener]:
 
 def of_host(context: Context) -> list[LedgerRow]:
     """By one that takes part there."""
-    with LiveLedger(context) as ledger:
+    with SystemMonitor(context.connection) as ledger:
         return ledger.settle(_SETTLE_S)
 
 

@@ -161,7 +161,7 @@ def watch(place: Place, reports: Reports) -> None:
 def _whole(ctx: Context) -> dict[str, Any]:
     """Every path on this host, as somebody hears it who only listens."""
     rows = of_host(ctx)
-    return {"paths": [row.as_json() for row in rows], "faults": whole_faults(rows)}
+    return {"paths": [row.to_json() for row in rows], "faults": whole_faults(rows)}
 
 
 def _books(viewer: _Viewer, row: dict[str, Any], recorder: Any) -> dict[str, Any]:

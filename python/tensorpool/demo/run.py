@@ -219,7 +219,7 @@ def _report(
             "recording": recorded.as_json(),
             "replay": after.played.as_json(),
             "spark": None if after.queried is None else after.queried.as_json(),
-            "whole_system": [row.as_json() for row in after.whole],
+            "whole_system": [row.to_json() for row in after.whole],
             "faults": faults,
         }
         json.dump(result, sys.stdout, indent=2)

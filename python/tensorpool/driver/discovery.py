@@ -20,16 +20,11 @@ from typing import TYPE_CHECKING, Final
 
 from .. import _native
 from ..attributes.tags import MAX_NAME_BYTES, make_attributes, to_wire, wire_length
-from ..discovery import (
-    AnnounceReader,
-    DiscoveryCounters,
-    DiscoveryIndex,
-    DiscoveryProvider,
-    DriverIdentity,
-    stream_of,
-)
-from ..discovery.index import DRIVER_VERSION
-from ..discovery.intake import is_by_driver
+from ..discovery.index import DiscoveryIndex, DriverIdentity
+from ..discovery.provider import DiscoveryProvider
+from ..discovery.state import DiscoveryCounters, IndexUpdater
+from ..monitor.reports import is_driver_metadata, read_stream_id
+from ..monitor.streams import DRIVER_VERSION
 from ..sbe.wire import ClockDomain, DataSourceAnnounce, DataSourceMeta, PayloadPool, ShmPoolAnnounce
 from ..transport import StreamIds
 from ..transport.channels import ServiceStreams
@@ -135,7 +130,7 @@ class EmbeddedDiscovery:
         self._index = DiscoveryIndex()
         self._index.set_driver(identity, announce_period_ns=period_ns)
         self._words = PlanMetadata(plan.get, period_ns=period_ns)
-        self._intake = AnnounceReader(
+        self._updater = IndexUpdater(
             self._index, identity.instance_id, self.counters, self._words.__contains__
         )
         self._provider: DiscoveryProvider | None = None
@@ -185,7 +180,7 @@ class EmbeddedDiscovery:
         files = said.files
         for message in self._words.put(said.stream_id, files.epoch, said.producer_id, now_ns):
             self._voice.offer(message)
-            self._intake.hear(message, now_ns)
+            self._updater.on_message(message, now_ns)
         announce = ShmPoolAnnounce(
             stream_id=said.stream_id,
             producer_id=said.producer_id,
@@ -212,12 +207,12 @@ class EmbeddedDiscovery:
         for message in self._words.due(now_ns):
             self._voice.offer(message)
             # Not only by way of the stream: after a stall nobody is to find a stream without its name.
-            self._intake.hear(message, now_ns)
+            self._updater.on_message(message, now_ns)
         for ear, others in self._ears:
             for message in ear.poll(_POLL_LIMIT):
                 if self._is_disputed(message):
                     self.counters.foreign.add()
-                elif self._intake.hear(message, now_ns):
+                elif self._updater.on_message(message, now_ns):
                     for other in others:
                         # Lost where nobody listens; it comes again in a period.
                         other.offer(message)
@@ -225,8 +220,10 @@ class EmbeddedDiscovery:
 
     def _is_disputed(self, message: bytes) -> bool:
         """Whether somebody else says what only the driver's own plan has to say."""
-        stream_id = stream_of(message)
-        return stream_id is not None and is_by_driver(message) and not self._words.is_own(stream_id, message)
+        stream_id = read_stream_id(message)
+        if stream_id is None or not is_driver_metadata(message):
+            return False
+        return not self._words.is_own(stream_id, message)
 
     def close(self) -> None:
         self._stack.close()

@@ -19,8 +19,7 @@ from typing import Final, Self
 from .. import __version__
 from ..clock import SYSTEM_CLOCK, Clock
 from ..context import Context
-from ..monitor import LedgerMonitor
-from ..monitor.listener import SystemMonitor, model_limits
+from ..monitor.listener import SystemMonitor
 from ..monitor.model import SharedSnapshot
 from ..monitor.snapshot import Snapshot
 from .collect import DEFAULT_LIMITS, Limits, collect
@@ -96,29 +95,28 @@ class MetricsAgent:
         self._context = context
         self._settings = settings
         self._clock = clock
-        self._watcher: SystemMonitor | None = None
+        self._monitor: SystemMonitor | None = None
         self.metrics: MetricsExporter | None = None
         self._latest: SharedSnapshot | None = None
         self._next_listen_ns = 0
 
     def on_start(self) -> None:
-        audit = LedgerMonitor(model_limits(self._context))
-        self._watcher = SystemMonitor(self._context, audit=audit, clock=self._clock)
-        self._latest = SharedSnapshot(self._watcher.picture, _PERIOD_NS, self._clock)
+        self._monitor = SystemMonitor(self._context.connection, clock=self._clock)
+        self._latest = SharedSnapshot(self._monitor.model, _PERIOD_NS, self._clock)
         self.metrics = MetricsExporter(self._settings, self._latest)
 
     def do_work(self) -> int:
-        assert self._watcher is not None, "started before its first turn"
+        assert self._monitor is not None, "started before its first turn"
         assert self._latest is not None
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._next_listen_ns:
             self._next_listen_ns = now_ns + _LISTEN_NS
-            with self._latest.listening():
-                self._watcher.poll()
+            with self._latest.updating():
+                self._monitor.poll()
         return 0
 
     def on_close(self) -> None:
         if self.metrics is not None:
             self.metrics.close()
-        if self._watcher is not None:
-            self._watcher.close()
+        if self._monitor is not None:
+            self._monitor.close()

@@ -44,7 +44,7 @@ LEFT_OUT = Metric(
     ("what",),
 )
 UNHEARD = Metric(
-    "tensorpool_messages_unheard_total",
+    "tensorpool_messages_rejected_total",
     "counter",
     "Messages that could not be used, or had no room, by reason.",
     ("reason",),
@@ -321,7 +321,7 @@ def _system(page: _Page, snapshot: Snapshot) -> None:
     collided.update(one.kind for one in snapshot.collisions)
     for kind, n in _few(collided, OTHER):
         page[COLLISIONS].add(n, kind)
-    page.reasons(UNHEARD, snapshot.unheard)
+    page.reasons(UNHEARD, snapshot.rejected)
     if snapshot.ledger is not None:
         for verdict, n in snapshot.ledger.paths.items():
             page[LEDGER].put(n, verdict)

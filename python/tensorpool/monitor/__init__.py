@@ -1,37 +1,53 @@
-"""The ledger of a whole system: what became of every frame, on every path, with its reason.
+"""One listener, one model of the running system, and its ledger.
 
-A look at a live system from outside: which streams are announced, how fast they run, what is in them.
-
-Nothing here takes part: no lease, no driver, nothing that anybody waits for.
+Supervisor, top, metrics, ledger and the `stream` commands use `SystemMonitor`; discovery uses the readers and
+`AnnouncedStream`. Monitoring takes no lease and delays no publication.
 """
 
-from ..preview import ArraySummary, encode_png, summarize, to_pixels
-from .announces import AnnounceEar, StreamBook, StreamHeard
-from .latencies import LatencyBook, LatencyEar, StreamLatency
-from .ledger import LedgerMonitor, LedgerRow, LiveLedger, SystemLedger, Verdict
+from .ledger import LedgerMonitor, LedgerRow, SystemLedger, Verdict
 from .lineage import Lineage, LineageTracker, TracedFrame
-from .rates import Intervals, Rate, SampledRate
+from .listener import (
+    ALL_STREAMS,
+    Observer,
+    RawObserver,
+    StreamKind,
+    SystemListener,
+    SystemMonitor,
+    model_limits,
+    reduced_gc,
+)
+from .model import SharedSnapshot, SystemModel
+from .rates import FrameIntervals, Rate, RateMeter, SampledRate
+from .reports import AnnounceReader
+from .snapshot import Snapshot, StreamView
+from .streams import AnnouncedStream, ModelLimits, StreamLabels
 
 __all__ = [
-    "AnnounceEar",
-    "ArraySummary",
-    "Intervals",
-    "LatencyBook",
-    "LatencyEar",
+    "ALL_STREAMS",
+    "AnnounceReader",
+    "AnnouncedStream",
+    "FrameIntervals",
     "LedgerMonitor",
     "LedgerRow",
     "Lineage",
     "LineageTracker",
-    "LiveLedger",
+    "ModelLimits",
+    "Observer",
     "Rate",
+    "RateMeter",
+    "RawObserver",
     "SampledRate",
-    "StreamBook",
-    "StreamHeard",
-    "StreamLatency",
+    "SharedSnapshot",
+    "Snapshot",
+    "StreamKind",
+    "StreamLabels",
+    "StreamView",
     "SystemLedger",
+    "SystemListener",
+    "SystemModel",
+    "SystemMonitor",
     "TracedFrame",
     "Verdict",
-    "encode_png",
-    "summarize",
-    "to_pixels",
+    "model_limits",
+    "reduced_gc",
 ]

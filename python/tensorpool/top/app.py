@@ -18,8 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ..context import Context
-from ..monitor import LedgerMonitor
-from ..monitor.listener import SystemMonitor, model_limits
+from ..monitor.listener import SystemMonitor
 from ..monitor.snapshot import Snapshot, StreamView
 from .draw import draw, preview_size
 from .keyboard import Keyboard
@@ -34,23 +33,23 @@ class MonitorSource:
     """Ears and a picture on a context. `own` are consumers of ours, which nobody wants to see."""
 
     def __init__(self, context: Context) -> None:
-        self._watcher = SystemMonitor(context, audit=LedgerMonitor(model_limits(context)))
-        bounds = self._watcher.bounds
-        self._settle_s = _PERIODS * max(bounds.announce_period_ns, bounds.report_period_ns) / 1e9
+        self._monitor = SystemMonitor(context.connection)
+        limits = self._monitor.limits
+        self._settle_s = _PERIODS * max(limits.announce_period_ns, limits.report_period_ns) / 1e9
         self.own: set[int] = set()
 
     def poll(self) -> int:
-        return self._watcher.poll()
+        return self._monitor.poll()
 
     def snapshot(self) -> Snapshot:
-        found = self._watcher.snapshot()
+        found = self._monitor.snapshot()
         return without(found, self.own) if self.own else found
 
     def is_settled(self, listened_s: float) -> bool:
         return listened_s >= self._settle_s
 
     def close(self) -> None:
-        self._watcher.close()
+        self._monitor.close()
 
 
 def without(snapshot: Snapshot, consumer_ids: set[int]) -> Snapshot:

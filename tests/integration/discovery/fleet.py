@@ -102,7 +102,7 @@ class Client:
         self._filming.stop()
 
     def discover(self, **wanted: Any) -> list[dict[str, Any]]:
-        return [one.as_json() for one in self.context.discover(**wanted)]
+        return [one.to_json() for one in self.context.discover(**wanted)]
 
     def consume(self, **options: Any) -> tuple[int, str]:
         self.consumer = self.context.consumer(**options)

@@ -33,7 +33,7 @@ PLANNED = 7_000_001
 @pytest.fixture
 def pair(aeron_dir: Path, shm_base: Path, tmp_path: Path, wait_until: Callable[..., Any]) -> Iterator[Pair]:
     announced = f"aeron:udp?endpoint=127.0.0.1:{free_port()}"
-    telling, asking = tmp_path / "here.toml", tmp_path / "there.toml"
+    telling, poller = tmp_path / "here.toml", tmp_path / "there.toml"
     telling.write_text(
         f"""
         [driver]
@@ -46,10 +46,10 @@ def pair(aeron_dir: Path, shm_base: Path, tmp_path: Path, wait_until: Callable[.
         pools = ["64KiB"]
         """
     )
-    asking.write_text('[discovery]\nchannel = "aeron:ipc"\n')
+    poller.write_text('[discovery]\nchannel = "aeron:ipc"\n')
     with ExitStack() as stack:
         here = open_host("here", Path(f"{aeron_dir}-a"), shm_base / "a", stack, config=telling)
-        there = open_host("there", Path(f"{aeron_dir}-b"), shm_base / "b", stack, config=asking)
+        there = open_host("there", Path(f"{aeron_dir}-b"), shm_base / "b", stack, config=poller)
         source = DriverSource(
             instance_id="here",
             announce_channel=announced,

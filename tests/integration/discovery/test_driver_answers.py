@@ -14,7 +14,7 @@ from tensorpool.discovery import DiscoverySettings
 from tensorpool.sbe import DiscoveryResponse, ShmAttachRequest
 from tensorpool.sbe.driver import Role
 from tests.integration.discovery.conftest import discovery_of
-from tests.unit.discovery.world import question
+from tests.unit.discovery.provider_harness import request
 
 POOL: dict[str, Any] = {"pools": ["64KiB"], "nslots": 4}
 
@@ -59,7 +59,7 @@ def test_an_answer_goes_to_the_request_stream_only_for_who_asks_for_it(
         return found
 
     assert answers() == []
-    wait_until(lambda: speak.offer(question(request_id=99, response_stream_id=control).encode()) == "sent")
+    wait_until(lambda: speak.offer(request(request_id=99, response_stream_id=control).encode()) == "sent")
     (answer,) = wait_until(answers)
     assert (answer.request_id, [one.stream_id for one in answer.results]) == (99, [free_stream_id])
     # Its own answer on the shared stream is no question to the driver.
@@ -81,7 +81,7 @@ def test_garbage_floods_and_hostile_channels_leave_the_driver_at_work(
         wait_until(lambda: speak.offer(message) == "sent")
 
     files_before = len(os.listdir("/proc/self/fd"))
-    whole = question(name="camera-1", tags=("a", "b")).encode()
+    whole = request(name="camera-1", tags=("a", "b")).encode()
     for length in range(8, len(whole)):
         say(whole[:length])
     for channel in (
@@ -91,12 +91,12 @@ def test_garbage_floods_and_hostile_channels_leave_the_driver_at_work(
         "aeron:ipc?session-id=7",
         "file:///etc/passwd",
     ):
-        say(question(response_channel=channel).encode())
+        say(request(response_channel=channel).encode())
     for stream_id in (home.stream_ids.announce, home.stream_ids.descriptor, 4001, 1 << 31):
-        say(question(response_stream_id=stream_id).encode())
+        say(request(response_stream_id=stream_id).encode())
     # Ever new clients, ever new response streams where nobody listens.
     for number in range(3000):
-        say(question(client_id=number + 1, response_stream_id=500_000 + number).encode())
+        say(request(client_id=number + 1, response_stream_id=500_000 + number).encode())
     wait_until(lambda: sum(discovery_of(home)["refused"].values()) > 1000)
     counted = discovery_of(home)
     assert counted["refused"]["channel"] == 5
@@ -120,7 +120,7 @@ def test_stream_0_gets_its_error_there(
     wait_until: Callable[..., Any],
 ) -> None:
     heard, speak = ear(home, 0), voice(home, home.stream_ids.control)
-    wait_until(lambda: speak.offer(question(request_id=5, response_stream_id=0).encode()) == "sent")
+    wait_until(lambda: speak.offer(request(request_id=5, response_stream_id=0).encode()) == "sent")
     (message,) = wait_until(heard.poll)
     answer = DiscoveryResponse.decode(message)
     assert (answer.request_id, answer.status.name, answer.results) == (5, "ERROR", ())

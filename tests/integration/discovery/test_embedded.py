@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tensorpool.discovery import DiscoveredStream, DiscoveryClient, stream_of
+from tensorpool.discovery import DiscoveredStream, DiscoveryClient
 from tensorpool.errors import ConfigError
+from tensorpool.monitor.reports import read_stream_id
 from tests.integration.discovery.conftest import UNMET_S, discovery_of
-from tests.unit.discovery.world import source
+from tests.unit.discovery.provider_harness import source
 
 POOL: dict[str, Any] = {"pools": ["64KiB"], "nslots": 4}
 
@@ -312,7 +313,7 @@ def test_a_stream_that_lost_its_memory_is_gone_and_no_longer_spoken_of(
         about: list[int | None] = []
 
         def often() -> bool:
-            about.extend(stream_of(message) for message in heard.poll())
+            about.extend(read_stream_id(message) for message in heard.poll())
             return about.count(free_stream_id + 1) > 10
 
         wait_until(often)

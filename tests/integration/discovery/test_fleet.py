@@ -105,14 +105,14 @@ def test_two_drivers_and_their_registries_in_processes_of_their_own(
     roof = fleet.driver("roof", 10_001, control=2000, service=4100)
     one, two = fleet.registry("one"), fleet.registry("two", second, service=4910)
     wait_until(lambda: all(role.ready for role in (lab, roof, one, two)), timeout=60)
-    asking = f"""
+    poller = f"""
         [discovery]
         channel = "aeron:ipc"
         replicas = ["{second}"]
         response_port = {answers}
         timeout = "60s"
         """
-    here = fleet.client("here", control=1000, service=4000, discovery=asking)
+    here = fleet.client("here", control=1000, service=4000, discovery=poller)
     camera = fleet.client("camera", control=2000, service=4100)
     assert here.call("discover") == []
 

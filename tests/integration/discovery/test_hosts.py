@@ -137,7 +137,7 @@ def test_streams_of_another_host_are_found_through_a_registry_and_not_mapped_the
         announce_period = "{PERIOD_S}s"
         tags = ["reach:bridge"]
         """.replace(f"{FIRST}/24", "10.231.7.0/24")
-    asking = f'[discovery]\nchannel = "aeron:udp?endpoint={FIRST}:{ASKED}"\ntimeout = "60s"'
+    poller = f'[discovery]\nchannel = "aeron:udp?endpoint={FIRST}:{ASKED}"\ntimeout = "60s"'
     with ExitStack() as stack:
         # The same stream id on both: what tells them apart is the driver.
         lab = stack.enter_context(driver(first, "lab", 10_000, tmp_path))
@@ -150,7 +150,7 @@ def test_streams_of_another_host_are_found_through_a_registry_and_not_mapped_the
 
         def client(host: Host, name: str) -> Remote:
             remote = stack.enter_context(Remote(Client, prefix=host.prefix))
-            remote.call("open", config=str(host.write(tmp_path, name, asking)))
+            remote.call("open", config=str(host.write(tmp_path, name, poller)))
             stack.callback(remote.call, "close")
             return remote
 

@@ -12,7 +12,7 @@ from tensorpool.discovery import DiscoverySettings, ProviderSettings
 from tensorpool.registry import DriverSource, RegistryAgent, RegistrySettings
 from tensorpool.runtime.config import IdRange
 from tensorpool.sbe import Role, ShmAttachRequest
-from tests.unit.discovery.world import announce, meta, question, source
+from tests.unit.discovery.provider_harness import announce, meta, request, source
 
 ASKING = {"TENSORPOOL_DISCOVERY__CHANNEL": "aeron:ipc"}
 PATIENT = 60_000_000_000
@@ -203,6 +203,6 @@ def test_a_client_that_asks_all_the_time_is_held_back_and_another_is_not(
     )
     speak = voice(context, 7000)
     for _ in range(50):
-        wait_until(lambda: speak.offer(question(client_id=9).encode()) == "sent")
+        wait_until(lambda: speak.offer(request(client_id=9).encode()) == "sent")
     wait_until(lambda: agent.counters.refused["rate"].value >= 46)
     assert context.discover() == []

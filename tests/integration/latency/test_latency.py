@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tensorpool.monitor import LatencyEar
+from tensorpool.monitor import SystemMonitor
 from tensorpool.runtime import read_aeron_counters
 from tests.remote import Background
 
@@ -131,24 +131,30 @@ def test_it_is_told_on_the_status_stream(
     assert 0 < told["count"] <= told["life"]["count"] == told["received"]
 
 
-def test_an_ear_on_the_stream_knows_the_slowest(
+def reported_latencies(monitor: SystemMonitor, stream_id: int) -> int:
+    """The number of consumers that report a latency."""
+    stream = monitor.snapshot().stream(stream_id)
+    consumers = () if stream is None else stream.consumers
+    return sum(consumer.latency is not None for consumer in consumers)
+
+
+def test_monitor_has_the_latency_of_every_consumer(
     connect: Callable[..., tp.Context], free_stream_id: int, wait_until: Callable[..., Any]
 ) -> None:
     ctx = connect()
     producer, first = pair(ctx, free_stream_id)
     second = ctx.consumer(free_stream_id)
     assert second.wait_for_producer(DEADLINE_S)
-    ear = LatencyEar(ctx)
+    monitor = SystemMonitor(ctx.connection)
 
-    def heard() -> bool:
+    def has_both() -> bool:
         send(producer, first, 3)
         second.poll()
-        ear.poll()
-        found = ear.book.of(free_stream_id, time.monotonic_ns())
-        return found is not None and found.consumers == 2
+        monitor.poll()
+        return reported_latencies(monitor, free_stream_id) == 2
 
-    wait_until(heard)
-    ear.close()
+    wait_until(has_both)
+    monitor.close()
 
 
 def labels(aeron_dir: Path, stream_id: int) -> dict[str, int]:
@@ -188,13 +194,13 @@ def test_both_can_be_switched_off(
 ) -> None:
     ctx = connect(tell_latency="false", aeron_counters="false")
     producer, consumer = pair(ctx, free_stream_id)
-    ear = LatencyEar(ctx)
+    monitor = SystemMonitor(ctx.connection)
     wait_until(lambda: send(producer, consumer, 2) and consumer.latency().last.count)
-    ear.poll()
-    assert ear.book.of(free_stream_id, time.monotonic_ns()) is None
+    monitor.poll()
+    assert reported_latencies(monitor, free_stream_id) == 0
     assert labels(aeron_dir, free_stream_id) == {}
     assert consumer.latency().life.count > 0
-    ear.close()
+    monitor.close()
 
 
 def test_no_more_than_so_many_of_a_program_are_told_of(

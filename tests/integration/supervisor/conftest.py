@@ -13,7 +13,7 @@ import tensorpool as tp
 from tests.integration.supervisor.station import Station
 from tests.remote import Remote
 
-# Who is silent for five of them has left: long enough for a machine that is busy with other things.
+# Target is silent for five of them has left: long enough for a machine that is busy with other things.
 PERIOD_S = 0.5
 
 

@@ -1,4 +1,4 @@
-"""Whatever dies, the picture is back within three announce periods of the system's own return: measured."""
+"""Whatever dies, the model is back within three announce periods of the system's own return: measured."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Tower:
         return time.monotonic()
 
     def whole_at(self, stream_id: int, epoch: int) -> tuple[float, float]:
-        """Since when it hears again, and when everybody was in the picture, in that epoch or a later one.
+        """Since when it hears again, and when everybody was in the model, in that epoch or a later one.
 
         A reader may be back before its producer, which then gets another epoch.
         """

@@ -8,8 +8,6 @@ from typing import Any
 
 import tensorpool as tp
 from tensorpool import _native
-from tensorpool.monitor import LedgerMonitor
-from tensorpool.monitor.listener import model_limits
 from tensorpool.runtime.runner import Runner
 from tensorpool.service import Event
 from tensorpool.supervisor.agent import SupervisorAgent
@@ -29,7 +27,7 @@ def test_an_account_that_does_not_add_up_is_told_once(
     said = json.dumps({"stream_id": free_stream_id, **ACCOUNT})
     account = Event(f"service:consumer:{free_stream_id}", "account", said)
     settings = SupervisorSettings(look_ns=100_000_000)
-    agent = SupervisorAgent(hub, settings=settings, audit=LedgerMonitor(model_limits(hub)))
+    agent = SupervisorAgent(hub, settings=settings)
     mailbox = _native.Mailbox(hub._conductor, services.channel, services.status, ["service:supervisor"])
     voice = _native.Publication(hub._conductor, services.channel, services.status)
     runner = Runner(agent)

@@ -1,4 +1,4 @@
-"""Kills and garbage: the picture comes back by itself, and nothing that anybody sends ends it."""
+"""Kills and garbage: the model comes back by itself, and nothing that anybody sends ends it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_picture_is_back_when_driver_media_driver_or_supervisor_were_killed(
             # A fresh one knows as much as soon as everybody has spoken: three announce periods, and a breath.
             with supervising(ctx) as another:
                 wait_until(lambda: consumers(another) == 1, timeout=60)
-            # The reader is killed: it leaves the picture, as does the source's producer.
+            # The reader is killed: it leaves the model, as does the source's producer.
             with supervising(ctx) as agent:
                 wait_until(lambda: consumers(agent) == 1, timeout=60)
                 reader.kill()
@@ -88,7 +88,7 @@ def test_garbage_on_every_stream_changes_nothing_and_is_counted(
     ids, services = hub.stream_ids, hub.service_streams
     places = [ids.announce, ids.metadata, ids.qos, ids.control, services.status]
     rolled = random.Random(13)
-    with hub.producer(free_stream_id, name="sound") as camera, SystemMonitor(hub) as watcher:
+    with hub.producer(free_stream_id, name="sound") as camera, SystemMonitor(hub.connection) as monitor:
         voices = [_native.Publication(hub._conductor, "aeron:ipc", place) for place in places]
         try:
             wait_until(lambda: all(voice.is_ready and voice.offer(b"x" * 9) == "sent" for voice in voices))
@@ -96,19 +96,19 @@ def test_garbage_on_every_stream_changes_nothing_and_is_counted(
                 voice = voices[number % len(voices)]
                 voice.offer(garbage(rolled, free_stream_id))
                 if number % 100 == 0:
-                    watcher.poll()
+                    monitor.poll()
             camera.offer(np.zeros(1))
-            assert watcher.watch(60, until=lambda: _is_as_it_was(watcher, free_stream_id))
-            unheard = watcher.snapshot().unheard
+            assert monitor.watch(60, until=lambda: _is_as_it_was(monitor, free_stream_id))
+            unheard = monitor.snapshot().rejected
             assert unheard["malformed"] > 100
-            assert len(watcher.snapshot().streams) < 2500
+            assert len(monitor.snapshot().streams) < 2500
         finally:
             for voice in voices:
                 voice.close()
 
 
-def _is_as_it_was(watcher: SystemMonitor, stream_id: int) -> bool:
-    stream = watcher.snapshot().stream(stream_id)
+def _is_as_it_was(monitor: SystemMonitor, stream_id: int) -> bool:
+    stream = monitor.snapshot().stream(stream_id)
     return (
         stream is not None
         and stream.name == "sound"

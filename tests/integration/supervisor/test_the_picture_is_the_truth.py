@@ -1,4 +1,4 @@
-"""Ten streams, real processes, drops made on purpose at each place: picture and ledger tell them all."""
+"""Ten streams, real processes, drops made on purpose at each place: model and ledger tell them all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import tensorpool as tp
 from tensorpool.cli import cli
-from tensorpool.monitor import LiveLedger, Verdict
+from tensorpool.monitor import SystemMonitor, Verdict
 from tensorpool.monitor.snapshot import StreamState
 from tests.remote import Remote
 
@@ -26,7 +26,7 @@ def test_ten_streams_with_known_drops_are_seen_as_they_are(
     plain, large, claimed, lonely, late, newest, slow, holed, taped, made = (
         free_stream_ids() for _ in range(10)
     )
-    with LiveLedger(hub) as live:
+    with SystemMonitor(hub.connection) as live:
         for stream_id in (plain, large, claimed, lonely, newest, slow, holed):
             sources.call("produce", stream_id=stream_id, name=f"s{stream_id}")
         for stream_id in (late, taped):
@@ -52,7 +52,7 @@ def test_ten_streams_with_known_drops_are_seen_as_they_are(
             ids[name] = readers.call("consume", name=name, stream_id=stream_id, **more)
         readers.call("produce", stream_id=made, traces=True)
         scribe.call("record", out=str(tmp_path / "tape"), streams=[taped])
-        assert live.listen(60, until=lambda: _is_mapped(live, taped))
+        assert live.watch(60, until=lambda: _is_mapped(live, taped))
 
         sources.call("offer", stream_id=plain, count=50)
         sources.call("offer", stream_id=large, count=10)
@@ -65,12 +65,12 @@ def test_ten_streams_with_known_drops_are_seen_as_they_are(
         sources.call("offer", stream_id=holed, count=2)
         sources.call("offer", stream_id=slow, count=30)
         sources.call("offer", stream_id=taped, count=6)
-        assert live.listen(60, until=lambda: _rows(live, taped, "recorder", "delivered") == [6])
+        assert live.watch(60, until=lambda: _rows(live, taped, "recorder", "delivered") == [6])
         scribe.call("recorder_call", name="stop")
         # More than the ring has slots: most of them are gone when it goes on.
         sources.call("offer", stream_id=taped, count=50)
         scribe.call("recorder_call", name="start")
-        assert live.listen(60, until=lambda: _state(live) == "recording")
+        assert live.watch(60, until=lambda: _state(live) == "recording")
         sources.call("offer", stream_id=taped, count=3)
 
         for name in ids:
@@ -89,7 +89,7 @@ def test_ten_streams_with_known_drops_are_seen_as_they_are(
         assert set(truth["slow"]["dropped"]) <= {"rate_limited"}
 
         def is_true() -> bool:
-            rows = {(row.path, row.who): row for row in live.rows()}
+            rows = {(row.path, row.who): row for row in live.ledger_rows()}
             for name, number in ids.items():
                 row = rows.get(("consumer", str(number)))
                 want = truth[name]
@@ -97,9 +97,9 @@ def test_ten_streams_with_known_drops_are_seen_as_they_are(
                     return False
             return all(row.verdict is Verdict.EXACT for row in rows.values())
 
-        live.listen(30, until=is_true)
-        rows = {(row.path, row.who): row for row in live.rows()}
-        snapshot = live.watcher.snapshot()
+        live.watch(30, until=is_true)
+        rows = {(row.path, row.who): row for row in live.ledger_rows()}
+        snapshot = live.snapshot()
         for name, number in ids.items():
             want, row = truth[name], rows["consumer", str(number)]
             stream = next(s for s in snapshot.streams for c in s.consumers if c.consumer_id == number)
@@ -137,33 +137,35 @@ def test_ten_streams_with_known_drops_are_seen_as_they_are(
         assert (tape.published, tape.verdict) == (59, "exact")
         assert {one.client_id for one in snapshot.leases if one.role == "consumer"} >= set(ids.values())
         assert not snapshot.collisions
-        assert not snapshot.unheard
+        assert not snapshot.rejected
         # What is made from a stream is known to be.
         sources.call("offer", stream_id=plain, count=3)
         readers.call("derive", stream_id=made, reader="plain-1", count=3)
-        assert live.listen(60, until=lambda: live.watcher.snapshot().stream(made).sources == (plain,))  # type: ignore[union-attr]
-        assert live.watcher.snapshot().stream(plain).feeds == (made,)  # type: ignore[union-attr]
+        assert live.watch(60, until=lambda: live.snapshot().stream(made).sources == (plain,))  # type: ignore[union-attr]
+        assert live.snapshot().stream(plain).derived == (made,)  # type: ignore[union-attr]
         readers.call("take", name="plain-2")
 
     shown = CliRunner().invoke(cli, ["ledger", "--json", "--aeron-dir", hub.aeron_dir])
     assert shown.exit_code == 0, shown.output
     printed: list[dict[str, Any]] = json.loads(shown.stdout)
-    # Who is limited and does not look may have something before it, or not: nobody can tell.
+    # Target is limited and does not look may have something before it, or not: nobody can tell.
     open_ones = [row["who"] for row in printed if row["verdict"] != "exact"]
     assert open_ones in ([], [str(ids["slow"])])
     assert {row["path"] for row in printed} == {"producer", "consumer", "recorder"}
 
 
-def _is_mapped(live: LiveLedger, stream_id: int) -> bool:
+def _is_mapped(live: SystemMonitor, stream_id: int) -> bool:
     """The reader and the recorder."""
-    stream = live.watcher.snapshot().stream(stream_id)
+    stream = live.snapshot().stream(stream_id)
     return stream is not None and len(stream.consumers) == 2
 
 
-def _state(live: LiveLedger) -> str:
-    found = live.watcher.snapshot().recorders
+def _state(live: SystemMonitor) -> str:
+    found = live.snapshot().recorders
     return found[0].state if found else ""
 
 
-def _rows(live: LiveLedger, stream_id: int, path: str, field: str) -> list[int]:
-    return [getattr(row, field) for row in live.rows() if (row.stream_id, row.path) == (stream_id, path)]
+def _rows(live: SystemMonitor, stream_id: int, path: str, field: str) -> list[int]:
+    return [
+        getattr(row, field) for row in live.ledger_rows() if (row.stream_id, row.path) == (stream_id, path)
+    ]
