@@ -282,12 +282,12 @@ def test_a_silent_stream_and_one_that_is_not_there_are_told_apart(live: Live) ->
         silent = live.command.run("stream", verb, str(live.silent), "--timeout", "1.5")
         assert silent.returncode == 1
         assert silent.stderr == (
-            f"error: no frame within 1.5 s: stream {live.silent} is announced, and silent\n"
+            f"error: no frame within 1.5 s: stream {live.silent} is announced, but no frames are published\n"
         )
         missing = live.command.run("stream", verb, "9", "--timeout", "1.5")
         assert missing.returncode == 1
         assert missing.stderr == (
-            f"error: nobody announced stream 9 within 1.5 s; announced are {live.pictures}, {live.silent}\n"
+            f"error: stream 9 was not announced within 1.5 s; announced are {live.pictures}, {live.silent}\n"
         )
 
 
@@ -375,7 +375,7 @@ def test_echo_goes_on_when_the_producer_was_killed_and_came_back(
                 echo.send_signal(signal.SIGINT)
                 words = echo.communicate(timeout=PATIENCE_S)[1]
     assert int(line["epoch"]) > int(before["epoch"])
-    assert words == f"the stream begins anew: epoch {line['epoch']}\n"
+    assert words == f"the stream has a new epoch: {line['epoch']}\n"
     assert echo.returncode == 0
 
 

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..context import Context
-from ..monitor import LedgerRow, SystemMonitor, Verdict
+from ..monitor.ledger import LedgerRow, Verdict
+from ..monitor.listener import SystemMonitor
 from .options import ConnectOptions, connect_options
 from .output import BAD, DIM, GOOD, WARN, columns, console
 from .params import StreamId

@@ -16,7 +16,8 @@ from rich.text import Text
 from ..client import Metadata
 from ..context import Context
 from ..errors import TensorPoolError
-from ..monitor import StreamKind, StreamView, SystemMonitor
+from ..monitor.listener import StreamKind, SystemMonitor
+from ..monitor.snapshot import StreamView
 from ..shm.inspect import region_path
 from .driver import leases_table
 from .options import ConnectOptions, connect_options

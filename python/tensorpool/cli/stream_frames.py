@@ -20,7 +20,8 @@ from .. import _native
 from ..client import Consumer, Latency, LatencySummary
 from ..context import Context
 from ..errors import FrameOverwritten, ReceiveTimeout, TensorPoolError
-from ..monitor import FrameIntervals, Lineage, LineageTracker, Rate, SampledRate, TracedFrame
+from ..monitor.lineage import Lineage, LineageTracker, TracedFrame
+from ..monitor.rates import FrameIntervals, Rate, SampledRate
 from ..preview import encode_png, summarize, to_pixels
 from .options import ConnectOptions
 from .output import console, format_duration

@@ -22,7 +22,10 @@ from ..client import Consumer
 from ..context import Context
 from ..driver.client import driver_streams
 from ..errors import RegionRejected
-from ..monitor import ModelLimits, SampledRate, StreamKind, StreamView, SystemMonitor
+from ..monitor.listener import StreamKind, SystemMonitor
+from ..monitor.rates import SampledRate
+from ..monitor.snapshot import StreamView
+from ..monitor.streams import ModelLimits
 from .output import DIM, WARN, columns, console, format_bytes, format_duration, format_shape
 
 _POLL_S: Final = 0.02

@@ -36,7 +36,8 @@ from .. import _native, recording
 from ..client import ReportOptions
 from ..context import Context
 from ..context import open as open_context
-from ..monitor import LedgerRow, SystemMonitor, Verdict
+from ..monitor.ledger import LedgerRow, Verdict
+from ..monitor.listener import SystemMonitor
 from ..shm.epoch_files import HEADER_RING
 from ..shm.slots import read_ring
 from .processes import NSLOTS, TIMEOUT_S, ChildProcess, DemoEnvironment, DemoFailed, matches_pattern

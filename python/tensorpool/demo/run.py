@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console, Group
 from rich.live import Live
 
-from ..monitor import LedgerRow
+from ..monitor.ledger import LedgerRow
 from .checks import (
     CameraEpoch,
     KillReport,

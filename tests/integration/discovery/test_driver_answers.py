@@ -23,7 +23,7 @@ def test_without_a_driver_nobody_answers_and_the_error_says_so(
     open_context: Callable[..., tp.Context],
 ) -> None:
     context = open_context("standalone")
-    with pytest.raises(tp.NoProvider, match=r"nobody answered within 0\.3 s on aeron:ipc stream 1000"):
+    with pytest.raises(tp.NoProvider, match=r"no response within 0\.3 s on aeron:ipc stream 1000"):
         context.discover(timeout=0.3)
     with pytest.raises(tp.NoProvider):
         context.consumer(name="any", find_timeout=0.3)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tensorpool.monitor import SystemMonitor
+from tensorpool.monitor.listener import SystemMonitor
 from tensorpool.runtime import read_aeron_counters
 from tests.remote import Background
 

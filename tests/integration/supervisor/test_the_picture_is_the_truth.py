@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 import tensorpool as tp
 from tensorpool.cli import cli
-from tensorpool.monitor import SystemMonitor, Verdict
+from tensorpool.monitor.ledger import Verdict
+from tensorpool.monitor.listener import SystemMonitor
 from tensorpool.monitor.snapshot import StreamState
 from tests.remote import Remote
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.monitor import LedgerRow, SystemLedger, Verdict
+from tensorpool.monitor.ledger import LedgerRow, SystemLedger, Verdict
 from tensorpool.monitor.reports import (
     BridgeStatus,
     ConsumerQos,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensorpool.monitor import LedgerMonitor, LedgerRow, SystemLedger
+from tensorpool.monitor.ledger import LedgerMonitor, LedgerRow, SystemLedger
 from tensorpool.monitor.model import SystemModel
 from tensorpool.monitor.reports import ConsumerStatus
 from tensorpool.monitor.snapshot import LedgerView, MismatchView

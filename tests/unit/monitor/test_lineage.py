@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorpool.monitor import LineageTracker, TracedFrame
+from tensorpool.monitor.lineage import LineageTracker, TracedFrame
 from tensorpool.sbe import FrameDescriptor, TraceLinkSet, TraceParent
 
 
