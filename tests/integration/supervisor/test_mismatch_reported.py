@@ -1,4 +1,4 @@
-"""Frames that nobody accounts for: a supervisor says so, once, to whoever listens."""
+"""Mismatches of the ledger: the supervisor publishes each of them once."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from tensorpool.service import Event
 from tensorpool.supervisor.agent import SupervisorAgent
 from tensorpool.supervisor.config import SupervisorSettings
 
-# Eight of ten frames received, and a reason for one of the other two.
-ACCOUNT = {
+# Eight of ten frames are received, and one of the other two has a reason.
+STATUS = {
     "consumer_id": 7, "pid": 1, "epoch": "1", "first_seq": "0", "last_seq": "9", "span": 10,
     "received": 8, "dropped": {"late": 1}, "outside": {}, "looks": 3, "final": False,
 }  # fmt: skip
 
 
-def test_an_account_that_does_not_add_up_is_told_once(
+def test_status_report_that_does_not_add_up_is_published_once(
     hub: tp.Context, free_stream_id: int, wait_until: Callable[..., Any]
 ) -> None:
     services = hub.service_streams
-    said = json.dumps({"stream_id": free_stream_id, **ACCOUNT})
-    account = Event(f"service:consumer:{free_stream_id}", "account", said)
+    value = json.dumps({"stream_id": free_stream_id, **STATUS})
+    status = Event(f"service:consumer:{free_stream_id}", "account", value)
     settings = SupervisorSettings(look_ns=100_000_000)
     agent = SupervisorAgent(hub, settings=settings)
     mailbox = _native.Mailbox(hub._conductor, services.channel, services.status, ["service:supervisor"])
-    voice = _native.Publication(hub._conductor, services.channel, services.status)
+    publication = _native.Publication(hub._conductor, services.channel, services.status)
     runner = Runner(agent)
     runner.start()
-    heard: list[Any] = []
+    received: list[Any] = []
 
-    def goes_on() -> bool:
-        voice.offer(account.encode())
-        heard.extend(Event.decode(one) for one in mailbox.take(64))
-        return any(one.key == "mismatch" for one in heard)
+    def has_mismatch() -> bool:
+        publication.offer(status.encode())
+        received.extend(Event.decode(message) for message in mailbox.take(64))
+        return any(event.key == "mismatch" for event in received)
 
     try:
-        wait_until(goes_on, timeout=60)
-        looks = agent.latest.now_ns
-        # It goes on not to fit for some more looks, and that is no news.
-        wait_until(lambda: goes_on() and agent.latest.now_ns - looks > 2_000_000_000, timeout=60)
+        wait_until(has_mismatch, timeout=60)
+        first_ns = agent.latest.now_ns
+        # The mismatch lasts for more evaluations, and is not published again.
+        wait_until(lambda: has_mismatch() and agent.latest.now_ns - first_ns > 2_000_000_000, timeout=60)
     finally:
         runner.close()
         mailbox.close()
-        voice.close()
-    [told] = [json.loads(str(one.value)) for one in heard if one.key == "mismatch"]
-    assert told == {
+        publication.close()
+    [published] = [json.loads(str(event.value)) for event in received if event.key == "mismatch"]
+    assert published == {
         "stream_id": free_stream_id, "path": "consumer", "who": "7", "problem": "1 frames unaccounted for",
     }  # fmt: skip
     assert agent.counters.snapshot()["mismatches"] == 1
     assert agent.status()["ledger"]["paths"]["mismatch"] == 1
-    [notice] = [one for one in agent.latest.notices if one.kind == "mismatch"]
+    [notice] = [notice for notice in agent.latest.notices if notice.kind == "mismatch"]
     assert (notice.stream_id, notice.text) == (free_stream_id, "consumer 7: 1 frames unaccounted for")
