@@ -177,7 +177,7 @@ class SystemListener:
             self._next_activity_ns = now_ns + self._activity_period_ns
             self._read_activities(now_ns)
         if now_ns >= self._next_clear_ns:
-            # Observers may have dropped what a repeated message would have told them.
+            # Observers may have dropped state that a repeated message does not restore.
             self._next_clear_ns = now_ns + _CACHE_NS
             self._reader.clear()
         if self._poller is not None:

@@ -185,7 +185,7 @@ def test_registry_finds_streams_of_another_host_which_are_not_mapped(
                 remote.call("consume", name=name, find_timeout=UNMET_S)
             assert error.value.kind == "StreamNotLocal"
 
-        # A bridge brings one of them over: it is found by the name that it has at local_context.
+        # A bridge forwards one of them: it is found by the name of its source.
         for host, direction in ((first, "receive"), (second, "send")):
             config = host.write(tmp_path, f"bridge-{direction}", BRIDGE + f'direction = "{direction}"\n')
             bridge = stack.enter_context(RoleProcess(["bridge", "run"], config, host.prefix))

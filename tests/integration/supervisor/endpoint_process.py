@@ -93,7 +93,7 @@ class EndpointProcess:
         return {**self.consumers[name].standing(), "phase": str(self.consumers[name].phase)}
 
     def poll(self, name: str, seconds: float = 0.3, at_most: float = 30.0) -> int:
-        """Polls until there is no frame for `seconds`, for `at_most` seconds. Returns the number of frames."""
+        """Polls until there is no frame for `seconds`, or for `at_most` seconds. Returns the frame count."""
         received, until = 0, time.monotonic() + seconds
         end = time.monotonic() + at_most
         while time.monotonic() < min(until, end):
