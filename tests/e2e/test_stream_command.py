@@ -93,7 +93,7 @@ def test_ls_and_info_tell_of_every_stream(any_live: Live) -> None:
     words = any_live.command.run("stream", "info", str(any_live.pictures)).stdout
     assert info["epoch"] in words
     if info["leases"] is None:
-        assert "nobody needs a lease" in words
+        assert "no lease is needed" in words
     else:
         assert [lease["role"] for lease in info["leases"]] == ["producer"]
         assert one["driver"]["consumers"] == 0
@@ -238,7 +238,7 @@ def test_a_frame_becomes_a_picture(live: Live, tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*")), "nothing half-written stays"
     misnamed = live.command.run("stream", "echo", str(live.pictures), "--image", str(tmp_path / "frame.jpg"))
     assert misnamed.returncode == 2
-    assert "name it FILE.png" in misnamed.stderr
+    assert "so use FILE.png" in misnamed.stderr
 
 
 def test_watch_reports_all_streams_until_ctrl_c(any_live: Live) -> None:

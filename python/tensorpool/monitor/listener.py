@@ -120,22 +120,23 @@ class SystemListener:
         has_status = StreamKind.STATUS in streams
         services = connection.services
         ids = connection.stream_ids
-        kinds = {
-            ids.announce: StreamKind.ANNOUNCE,
-            ids.metadata: StreamKind.METADATA,
-            ids.qos: StreamKind.QOS,
-            ids.control: StreamKind.CONTROL,
+        stream_ids = {
+            StreamKind.ANNOUNCE: ids.announce,
+            StreamKind.METADATA: ids.metadata,
+            StreamKind.QOS: ids.qos,
+            StreamKind.CONTROL: ids.control,
         }
+        # Two kinds may share a stream: one subscription receives both.
+        kinds = {stream_id: kind for kind, stream_id in reversed(stream_ids.items()) if kind in streams}
         self._poller: ServicePoller | None = None
         self._queries: _native.Publication | None = None
         self._status: _native.Mailbox | None = None
         with ExitStack() as stack:
             self._subscriptions: list[tuple[StreamKind, _native.Subscription]] = []
-            for stream_id, kind in kinds.items():
-                if kind in streams:
-                    subscription = connection.subscription(stream_id)
-                    stack.callback(subscription.close)
-                    self._subscriptions.append((kind, subscription))
+            for stream_id, kind in reversed(kinds.items()):
+                subscription = connection.subscription(stream_id)
+                stack.callback(subscription.close)
+                self._subscriptions.append((kind, subscription))
             if has_status:
                 self._status = connection.mailbox(services.status, [])
                 stack.callback(self._status.close)

@@ -22,8 +22,7 @@ from ..errors import ClosedError, RoleFailed
 from ..runtime.config import Config, Secret
 from ..runtime.counters import CounterPublisher
 from ..service import ServiceAgent
-from ..transport import StreamAddress
-from ..transport.channels import ServiceStreams
+from ..transport import Connection, StreamAddress
 from .config import DriverSource, RegistrySettings
 from .service import RegistryService
 
@@ -49,19 +48,17 @@ class RegistryAgent:
 
     def __init__(
         self,
-        conductor: _native.Conductor,
+        connection: Connection,
         *,
         settings: RegistrySettings,
         discovery: DiscoverySettings,
-        service_streams: ServiceStreams,
         service_token: Secret | None = None,
         instance: str = "",
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.conductor = conductor
+        self.connection = connection
         self.settings = settings
         self.discovery = discovery
-        self.service_streams = service_streams
         self.service_token = service_token
         self.instance = instance
         self.clock = clock
@@ -126,28 +123,27 @@ class _Resources:
 
     def __init__(self, agent: RegistryAgent) -> None:
         self._agent = agent
-        now_ns = agent.clock.monotonic_ns()
+        now_ns, connection = agent.clock.monotonic_ns(), agent.connection
+        conductor, services = connection.conductor, connection.services
         self._subscriptions: dict[StreamAddress, _native.Subscription] = {}
         self._updaters: dict[StreamAddress, list[IndexUpdater]] = {}
         with ExitStack() as stack:
             self._provider = DiscoveryProvider(
-                agent.conductor,
+                conductor,
                 agent.index,
                 agent.discovery.provider,
                 agent.counters,
-                reserved=frozenset((agent.service_streams.control, agent.service_streams.status)),
+                reserved=frozenset((services.control, services.status)),
                 now_ns=now_ns,
             )
             stack.callback(self._provider.close)
             settings = agent.settings
-            self._requests = _native.Subscription(
-                agent.conductor, _untethered(settings.channel), settings.stream_id
-            )
+            self._requests = _subscribe(connection, StreamAddress(settings.channel, settings.stream_id))
             stack.callback(self._requests.close)
             service = RegistryService(agent, instance=agent.instance or None, token=agent.service_token)
-            self._service = ServiceAgent(service, agent.conductor, agent.service_streams, clock=agent.clock)
+            self._service = ServiceAgent(service, conductor, services, clock=agent.clock)
             stack.callback(self._service.on_close)
-            self._counter_publisher = CounterPublisher(agent.conductor, agent.counters, clock=agent.clock)
+            self._counter_publisher = CounterPublisher(conductor, agent.counters, clock=agent.clock)
             stack.callback(self._counter_publisher.close)
             stack.callback(self._close_subscriptions)
             self._stack = stack.pop_all()
@@ -178,9 +174,7 @@ class _Resources:
         for address in self._subscriptions.keys() - self._updaters.keys():
             self._subscriptions.pop(address).close()
         for address in self._updaters.keys() - self._subscriptions.keys():
-            self._subscriptions[address] = _native.Subscription(
-                self._agent.conductor, _untethered(address.channel), address.stream_id
-            )
+            self._subscriptions[address] = _subscribe(self._agent.connection, address)
 
     def do_work(self, now_ns: int) -> int:
         """One duty cycle. Received announces do not count as work: they cause no further work, and would keep
@@ -215,8 +209,6 @@ class _Resources:
         self._stack.close()
 
 
-def _untethered(channel: str) -> str:
-    """A registry that polls late must not delay publishers: announces are repeated."""
-    if not is_ipc(channel) or "tether=" in channel:
-        return channel
-    return f"{channel}{'|' if '?' in channel else '?'}tether=false"
+def _subscribe(connection: Connection, address: StreamAddress) -> _native.Subscription:
+    """Untethered on IPC: a registry that polls late must not delay publishers, and announces are repeated."""
+    return connection.subscription(address, tethered=not is_ipc(address.channel))

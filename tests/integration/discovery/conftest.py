@@ -54,10 +54,9 @@ def registry_on(wait_until: Callable[..., Any]) -> Iterator[Callable[..., Regist
         def run(context: tp.Context, *drivers: DriverSource, **settings: Any) -> RegistryAgent:
             provider = settings.pop("discovery", None) or DiscoverySettings()
             agent = RegistryAgent(
-                context._conductor,
+                context.connection,
                 settings=RegistrySettings(drivers=drivers, **settings),
                 discovery=provider,
-                service_streams=context.service_streams,
             )
             stack.enter_context(Runner(agent))
             wait_until(agent.is_ready)

@@ -57,10 +57,9 @@ def pair(aeron_dir: Path, shm_base: Path, tmp_path: Path, wait_until: Callable[.
             tags=("reach:bridge",),
         )
         registry = RegistryAgent(
-            there.context._conductor,
+            there.context.connection,
             settings=RegistrySettings(drivers=(source,)),
             discovery=DiscoverySettings(),
-            service_streams=there.context.service_streams,
         )
         stack.enter_context(Runner(registry))
         yield Pair(here, there, (free_port(), free_port(), free_port()), wait_until)
