@@ -1,4 +1,4 @@
-"""`[discovery]` and `[registry]`: what cannot work is refused at the start, with what to do."""
+"""`[discovery]` and `[registry]`: invalid settings are refused when they are loaded."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tensorpool.discovery.state import REFUSED, REJECTED, UNSENT, UNUSABLE
 from tensorpool.errors import InvalidConfig
 from tensorpool.registry import RegistrySettings
 from tensorpool.runtime.config import Config, IdRange
+from tensorpool.transport import StreamAddress
 
 
 def load(text: str, tmp_path: Path) -> Config:
@@ -20,7 +21,7 @@ def load(text: str, tmp_path: Path) -> Config:
     return Config.load(DiscoverySettings, RegistrySettings, file=file, environ={})
 
 
-def test_everything_has_a_default(tmp_path: Path) -> None:
+def test_all_settings_have_defaults(tmp_path: Path) -> None:
     config = load("", tmp_path)
     discovery, registry = config[DiscoverySettings], config[RegistrySettings]
     assert (discovery.channel, discovery.registries, discovery.embedded) == (None, (), True)
@@ -29,7 +30,7 @@ def test_everything_has_a_default(tmp_path: Path) -> None:
     assert discovery.provider.responses == ()
 
 
-def test_the_whole_of_it_is_read(tmp_path: Path) -> None:
+def test_all_tables_are_read(tmp_path: Path) -> None:
     config = load(
         """
         [discovery]
@@ -53,9 +54,9 @@ def test_the_whole_of_it_is_read(tmp_path: Path) -> None:
     assert len(discovery.registries) == 2
     assert discovery.timeout_ns == 2_000_000_000
     assert discovery.provider.rules[0].clients == (IdRange(7, 7), IdRange(100, 199))
-    assert driver.places == (
-        ("aeron:udp?endpoint=10.0.0.1:40125", 1001),
-        ("aeron:udp?endpoint=10.0.0.1:40125", 1300),
+    assert driver.addresses == (
+        StreamAddress("aeron:udp?endpoint=10.0.0.1:40125", 1001),
+        StreamAddress("aeron:udp?endpoint=10.0.0.1:40125", 1300),
     )
     assert driver.has(10_500)
     assert not driver.has(9)
@@ -63,35 +64,35 @@ def test_the_whole_of_it_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
-        ('[discovery]\nreplicas = ["aeron:ipc"]', "comes with a channel"),
+        ('[discovery]\nreplicas = ["aeron:ipc"]', "needs a channel"),
         ('[discovery]\nchannel = "ipc"', "use a channel"),
         (
             '[discovery]\nchannel = "aeron:udp?endpoint=h:1"\nresponse_channel = "aeron:ipc"',
-            "heard on this machine only",
+            "limited to this host",
         ),
         ('[discovery.provider]\nresponses = ["everywhere"]', "addresses and ports"),
         ("[discovery.provider]\nmax_results = 0", "at least 1"),
         ("[[registry.drivers]]\ncontrol_stream_id = 5", "instance_id"),
         (
             '[[registry.drivers]]\ninstance_id = "a"\n[[registry.drivers]]\ninstance_id = "a"',
-            "is there 2 times",
+            "is listed 2 times",
         ),
         (
             '[[registry.drivers]]\ninstance_id = "a"\n[[registry.drivers]]\ninstance_id = "b"',
-            "announce in the same place",
+            "announce on the same stream",
         ),
         (
             '[[registry.drivers]]\ninstance_id = "a"\nstreams = ["1-5"]\n'
             '[[registry.drivers]]\ninstance_id = "b"\nstreams = ["5-9"]',
-            "announce in the same place",
+            "announce on the same stream",
         ),
         ('[[registry.drivers]]\ninstance_id = "a b\\n"', "visible ASCII"),
     ],
 )
-def test_what_cannot_work_is_refused(text: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match=words):
+def test_invalid_settings_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match=message):
         load(text, tmp_path)
 
 
@@ -103,14 +104,14 @@ def test_what_cannot_work_is_refused(text: str, words: str, tmp_path: Path) -> N
         'announce_channel = "aeron:udp?endpoint=h:1"',
     ],
 )
-def test_drivers_that_can_be_told_apart_may_be_together(second: str, tmp_path: Path) -> None:
+def test_distinguishable_drivers_may_share_an_address(second: str, tmp_path: Path) -> None:
     first = 'instance_id = "a"\nstreams = ["1-5"]'
     text = f'[[registry.drivers]]\n{first}\n[[registry.drivers]]\ninstance_id = "b"\n{second}'
     assert len(load(text, tmp_path)[RegistrySettings].drivers) == 2
 
 
-def test_the_reference_page_has_every_reason_that_is_counted() -> None:
+def test_reference_page_lists_every_counted_reason() -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "discovery.md").read_text("utf-8")
-    told = set(re.findall(r"`(\w+)`", page.partition("## Counters")[2]))
+    documented = set(re.findall(r"`(\w+)`", page.partition("## Counters")[2]))
     for reasons in (REFUSED, REJECTED, UNSENT, UNUSABLE):
-        assert set(reasons) <= told
+        assert set(reasons) <= documented

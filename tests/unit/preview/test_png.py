@@ -8,8 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
-from tensorpool.monitor import encode_png, to_pixels
-from tensorpool.preview import NotAnImage
+from tensorpool.preview import NotAnImage, encode_png, to_pixels
 
 CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}
 

@@ -1,4 +1,4 @@
-"""Response channels of strangers: what they wrote never reaches Aeron, but for allowed endpoints."""
+"""Response channels: only allowed endpoints of a client's channel reach Aeron."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tensorpool.discovery.channels import (
     endpoints_fault,
     udp_channel,
 )
-from tests.unit.discovery.world import IN_ITS_OWN_TIME
+from tests.unit.discovery.provider_harness import NO_DEADLINE
 
 ALLOWED = ("10.0.0.0/24:40124-40199", "192.168.1.7:5000", "[fd00::/8]:40124", "Viewer.example.org:40124")
 RULES = ResponseRules(ALLOWED)
 
 
 @pytest.mark.parametrize(
-    ("asked", "used"),
+    ("requested", "used"),
     [
         ("aeron:ipc", "aeron:ipc"),
         ("aeron:ipc?term-length=1m", "aeron:ipc"),
@@ -32,12 +32,12 @@ RULES = ResponseRules(ALLOWED)
         ("aeron:udp?endpoint=viewer.example.org:40124", "aeron:udp?endpoint=viewer.example.org:40124"),
     ],
 )
-def test_what_is_allowed_is_used_without_what_the_stranger_added(asked: str, used: str) -> None:
-    assert RULES.channel(asked) == used
+def test_allowed_channel_is_used_without_its_parameters(requested: str, used: str) -> None:
+    assert RULES.channel(requested) == used
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         "",
         "aeron",
@@ -75,53 +75,53 @@ def test_what_is_allowed_is_used_without_what_the_stranger_added(asked: str, use
         "aeron:ipc?alias=" + "x" * 600,
     ],
 )
-def test_everything_else_is_refused(asked: str) -> None:
-    assert RULES.channel(asked) is None
+def test_other_channels_are_refused(requested: str) -> None:
+    assert RULES.channel(requested) is None
 
 
-def test_by_default_answers_stay_on_the_media_driver() -> None:
+def test_default_rules_allow_ipc_only() -> None:
     rules = ResponseRules()
     assert rules.channel("aeron:ipc") == "aeron:ipc"
     assert rules.channel("aeron:udp?endpoint=127.0.0.1:40124") is None
 
 
-def test_a_range_of_everything_has_neither_groups_nor_nobody_in_it() -> None:
+def test_range_of_all_addresses_excludes_multicast_and_unspecified() -> None:
     rules = ResponseRules(["0.0.0.0/0:1-65535"])
     assert rules.channel("aeron:udp?endpoint=8.8.8.8:53") == "aeron:udp?endpoint=8.8.8.8:53"
     assert rules.channel("aeron:udp?endpoint=224.0.1.1:53") is None
     assert rules.channel("aeron:udp?endpoint=0.0.0.0:53") is None
-    groups = ResponseRules(["224.0.1.0/24:40124"])
-    assert groups.channel("aeron:udp?endpoint=224.0.1.1:40124") == "aeron:udp?endpoint=224.0.1.1:40124"
+    multicast = ResponseRules(["224.0.1.0/24:40124"])
+    assert multicast.channel("aeron:udp?endpoint=224.0.1.1:40124") == "aeron:udp?endpoint=224.0.1.1:40124"
 
 
-@IN_ITS_OWN_TIME
+@NO_DEADLINE
 @given(st.text(max_size=80))
-def test_nothing_that_is_no_channel_gets_through(text: str) -> None:
+def test_no_other_text_is_a_channel(text: str) -> None:
     assert RULES.channel(text) in (None, "aeron:ipc")
     used = RULES.channel(f"aeron:udp?endpoint={text}")
     assert used is None or endpoint_of(used) is not None
 
 
 @pytest.mark.parametrize(
-    ("texts", "word"),
+    ("texts", "part"),
     [
         (["10.0.0.0/24"], "ports"),
         (["10.0.0.1/24:40124"], "host bits"),
         (["10.0.0.0/24:0"], "1 to 65535"),
-        (["10.0.0.0/24:9-8"], "lower one first"),
+        (["10.0.0.0/24:9-8"], "lower port first"),
         (["a b:40124"], "neither"),
         (["300.0.0.1:40124"], "neither"),
     ],
 )
-def test_a_wrong_list_of_endpoints_is_refused_with_a_reason(texts: list[str], word: str) -> None:
+def test_invalid_endpoints_have_a_fault(texts: list[str], part: str) -> None:
     fault = endpoints_fault(texts)
     assert fault is not None
-    assert word in fault
+    assert part in fault
 
 
-def test_channels_of_a_configuration_are_checked_too() -> None:
-    for good in ("aeron:ipc", "aeron:ipc?term-length=1m", "aeron:udp?endpoint=registry.example.org:40123"):
-        assert channel_fault(good) is None
+def test_configured_channels_are_checked() -> None:
+    for valid in ("aeron:ipc", "aeron:ipc?term-length=1m", "aeron:udp?endpoint=registry.example.org:40123"):
+        assert channel_fault(valid) is None
     assert "endpoint" in (channel_fault("aeron:udp") or "")
     assert "aeron:ipc" in (channel_fault("ipc") or "")
     assert udp_channel("::1", 5) == "aeron:udp?endpoint=[::1]:5"

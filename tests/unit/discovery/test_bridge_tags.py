@@ -1,4 +1,4 @@
-"""Streams of other machines: what their tags say of the way to them, and which of those ways is taken."""
+"""Tags of streams on other hosts: whether a bridge is needed, and which fallback URIs are followed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 from tensorpool.attributes.tags import MAX_TAG_BYTES, fallback_uri_of, needs_bridge, tags_fault, to_wire
 from tensorpool.bridge import FallbackUri
 from tensorpool.context.locate import uri_fault
-from tensorpool.discovery import DriverIdentity
+from tensorpool.discovery.index import DriverIdentity
 from tensorpool.transport import StreamAddress
-from tests.unit.discovery.world import PERIOD_NS, World
+from tests.unit.discovery.provider_harness import PERIOD_NS, ProviderHarness
 
 
 def uri(payload: str, control: str = "aeron:udp?endpoint=10.0.0.2:40101") -> str:
@@ -28,11 +28,11 @@ PLAIN = uri("aeron:udp?endpoint=10.0.0.2:40100")
         (("reach:bridge", f"reach:{PLAIN}"), True, PLAIN),
         ((f"reach:{PLAIN}",), True, PLAIN),
         (("reach:http://example.org",), False, None),
-        # The same for everybody who asks, in whatever order the tags come.
+        # The same URI for every client, whatever the order of tags.
         (("reach:bridge://b?x", "reach:bridge://a?x"), True, "bridge://a?x"),
     ],
 )
-def test_tags_say_whether_a_bridge_is_needed_and_which(
+def test_tags_determine_the_bridge_and_its_fallback_uri(
     tags: tuple[str, ...], needs: bool, fallback: str | None
 ) -> None:
     assert (needs_bridge(tags), fallback_uri_of(tags)) == (needs, fallback)
@@ -46,13 +46,13 @@ def test_tags_say_whether_a_bridge_is_needed_and_which(
         "aeron:udp?endpoint=10.0.0.2:40100|control=10.0.0.1:40100|control-mode=dynamic",
     ],
 )
-def test_ways_of_a_bridge_are_followed_and_fit_into_a_tag(payload: str) -> None:
+def test_fallback_uris_of_a_bridge_are_valid_and_fit_a_tag(payload: str) -> None:
     assert uri_fault(uri(payload)) is None
     assert tags_fault([f"reach:{uri(payload, payload)}"]) is None
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         "bridge://lab",
         "bridge://lab?payload",
@@ -63,8 +63,8 @@ def test_ways_of_a_bridge_are_followed_and_fit_into_a_tag(payload: str) -> None:
         "bridge://[?payload=aeron:udp?endpoint=10.0.0.2:1",
     ],
 )
-def test_what_a_tag_can_make_a_client_open_is_limited_to_what_a_subscriber_needs(wrong: str) -> None:
-    assert uri_fault(wrong) is not None
+def test_fallback_uri_with_other_parameters_is_refused(invalid: str) -> None:
+    assert uri_fault(invalid) is not None
 
 
 @pytest.mark.parametrize(
@@ -80,18 +80,18 @@ def test_what_a_tag_can_make_a_client_open_is_limited_to_what_a_subscriber_needs
         (tuple(map(str, range(65))), False),
     ],
 )
-def test_tags_of_configurations_are_such_that_they_can_be_found(tags: tuple[str, ...], is_good: bool) -> None:
+def test_configured_tags_are_limited_in_form_and_number(tags: tuple[str, ...], is_good: bool) -> None:
     assert (tags_fault(tags) is None) == is_good
 
 
-def test_what_is_said_of_a_driver_holds_for_all_its_streams_beside_their_own_tags() -> None:
-    world = World()
+def test_driver_s_tags_are_added_to_all_its_streams() -> None:
+    harness = ProviderHarness()
     far = DriverIdentity("lab", "aeron:ipc", 1000, (to_wire("reach:bridge"), to_wire("lab")))
-    world.index.set_driver(far, announce_period_ns=PERIOD_NS)
-    world.add(1, name="camera-1", tags=("lab", "door"))
-    world.add(2)
-    world.add(1, at="roof")
-    assert world.found(tags=("reach:bridge",)) == [1, 2]
-    assert world.found(tags=("reach:bridge", "door")) == [1]
-    (result,) = world.ask(name="camera-1").results
-    assert sorted(one.tag for one in result.tags) == ["door", "lab", "reach:bridge"]
+    harness.index.set_driver(far, announce_period_ns=PERIOD_NS)
+    harness.add(1, name="camera-1", tags=("lab", "door"))
+    harness.add(2)
+    harness.add(1, at="roof")
+    assert harness.found(tags=("reach:bridge",)) == [1, 2]
+    assert harness.found(tags=("reach:bridge", "door")) == [1]
+    (result,) = harness.ask(name="camera-1").results
+    assert sorted(item.tag for item in result.tags) == ["door", "lab", "reach:bridge"]

@@ -1,7 +1,8 @@
-"""From bytes to events: what was said before is not read again, and no bytes make it raise or pile up."""
+"""Readers: repeated messages are not decoded again, and no bytes raise an error or fill the memory."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from tensorpool import sbe
 from tensorpool.monitor.reports import (
+    AnnounceReader,
     ConsumerQos,
     ConsumerStatus,
     LatencyStatus,
@@ -18,6 +20,7 @@ from tensorpool.monitor.reports import (
     ProducerStatus,
     RejectedMessage,
     RepeatedAnnounce,
+    RepeatedMetadata,
     read_status_event,
 )
 from tensorpool.sbe.driver import ShmDriverShutdown, ShutdownReason
@@ -30,7 +33,7 @@ from tensorpool.sbe.wire import (
     QosProducer,
 )
 from tensorpool.service import Event
-from tests.unit.supervisor.test_picture import announce
+from tests.unit.monitor.test_model import announce, meta, source
 
 NULL = (1 << 64) - 1
 numbers = st.integers(0, NULL)
@@ -62,45 +65,45 @@ def qos(**more: Any) -> QosConsumer:
 
 
 def read(reader: MessageReader, message: bytes) -> object | None:
-    """What one message comes to."""
-    found = list(reader.heard([message]))
-    assert len(found) <= 1
-    return found[0] if found else None
+    """The event of a message."""
+    events = list(reader.read_wire([message]))
+    assert len(events) <= 1
+    return events[0] if events else None
 
 
 def read_status(message: bytes) -> list[object]:
     """The events of one message of the status stream; empty if it is not a status report."""
-    events = MessageReader().told([message])
+    events = MessageReader().read_status([message])
     return [] if events == [message] else events
 
 
-def test_reports_are_read_by_their_offsets() -> None:
+def test_qos_reports_are_read_natively_every_time() -> None:
     reader = MessageReader()
     assert read(reader, qos().encode()) == ConsumerQos(5, 7, 3, 41, 2, 1, True)
     assert read(reader, qos(last_seq_seen=NULL, mode=Mode.STREAM).encode()) == (
         ConsumerQos(5, 7, 3, None, 2, 1, False)
     )
-    told = QosProducer(stream_id=5, producer_id=9, epoch=3, current_seq=50)
-    assert read(reader, told.encode()) == ProducerQos(5, 9, 3, 50)
-    nothing = QosProducer(stream_id=5, producer_id=9, epoch=3, current_seq=NULL)
-    assert read(reader, nothing.encode()) == ProducerQos(5, 9, 3, None)
-    # A report says something each time, also if it is the same.
-    assert read(reader, nothing.encode()) == ProducerQos(5, 9, 3, None)
+    producer_qos = QosProducer(stream_id=5, producer_id=9, epoch=3, current_seq=50)
+    assert read(reader, producer_qos.encode()) == ProducerQos(5, 9, 3, 50)
+    no_frames = QosProducer(stream_id=5, producer_id=9, epoch=3, current_seq=NULL)
+    assert read(reader, no_frames.encode()) == ProducerQos(5, 9, 3, None)
+    # A repeated report is an event, too.
+    assert read(reader, no_frames.encode()) == ProducerQos(5, 9, 3, None)
 
 
 @pytest.mark.parametrize(
     "message", [qos().encode(), QosProducer(stream_id=5, producer_id=9, epoch=3, current_seq=50).encode()]
 )
-def test_a_report_that_is_cut_or_bent_is_malformed(message: bytes) -> None:
+def test_truncated_or_changed_qos_report_is_malformed(message: bytes) -> None:
     reader = MessageReader()
     for end in range(len(message)):
         assert read(reader, message[:end]) == RejectedMessage("malformed")
     assert read(reader, b"\x01\x00" + message[2:]) == RejectedMessage("malformed")
-    bent = qos().encode()
-    assert read(reader, bent[:-1] + b"\x09") == RejectedMessage("malformed")
+    changed = qos().encode()
+    assert read(reader, changed[:-1] + b"\x09") == RejectedMessage("malformed")
 
 
-def test_what_was_said_before_is_not_read_again_until_it_is_forgotten() -> None:
+def test_repeated_hello_is_no_event_until_the_cache_is_cleared() -> None:
     reader = MessageReader()
     first, other = hello(7).encode(), hello(8).encode()
     assert read(reader, first) == hello(7)
@@ -108,62 +111,85 @@ def test_what_was_said_before_is_not_read_again_until_it_is_forgotten() -> None:
     assert read(reader, other) == hello(8)
     assert read(reader, hello(7, max_rate_hz=5).encode()) == hello(7, max_rate_hz=5)
     assert read(reader, first) == hello(7)
-    reader.forget()
+    reader.clear()
     assert read(reader, first) == hello(7)
-    # What happens once is told each time.
+    # A shutdown is not cached: every one is an event.
     shutdown = ShmDriverShutdown(timestamp_ns=1, reason=ShutdownReason.NORMAL)
     assert read(reader, shutdown.encode()) == shutdown
     assert read(reader, shutdown.encode()) == shutdown
 
 
-def test_an_announce_that_differs_in_its_time_only_is_the_same_again() -> None:
+def test_announce_that_differs_in_its_time_only_is_repeated() -> None:
     reader = MessageReader()
-    said = announce()
-    later = announce().__class__(**{**_fields(said), "announce_timestamp_ns": 99})
-    assert read(reader, said.encode()) == said
-    assert read(reader, later.encode()) == RepeatedAnnounce(5, 1, said)
+    first = announce()
+    later = replace(first, announce_timestamp_ns=99)
+    assert read(reader, first.encode()) == first
+    assert read(reader, later.encode()) == RepeatedAnnounce(5, 1, first)
     assert read(reader, announce(epoch=2).encode()) == announce(epoch=2)
     assert read(reader, announce(stream_id=6).encode()) == announce(stream_id=6)
-    assert read(reader, said.encode()[:20]) == RejectedMessage("malformed")
+    assert read(reader, first.encode()[:20]) == RejectedMessage("malformed")
 
 
-def test_strangers_cannot_fill_its_memory() -> None:
-    reader = MessageReader(most_bytes=100_000)
+@pytest.mark.parametrize("version", [0, 1])
+def test_repeated_metadata_is_an_event_that_decodes_to_the_message(version: int) -> None:
+    reader = MessageReader()
+    for message in (source("camera", version=version), meta("lab", version=version)):
+        assert read(reader, message.encode()) == message
+        event = read(reader, message.encode())
+        assert isinstance(event, RepeatedMetadata)
+        is_meta = isinstance(message, DataSourceMeta)
+        assert (event.stream_id, event.by_driver, event.is_meta) == (5, version == 0, is_meta)
+        assert event.decode() == message
+
+
+def test_announce_reader_separates_driver_and_producer_metadata() -> None:
+    """Both senders use the ids of the producer: neither message may replace the other in the cache."""
+    reader = AnnounceReader(lambda stream_id: stream_id == 5)
+    messages = [source("by the driver", version=0), source("camera", version=1)]
+    for message in messages:
+        assert reader.read(message.encode()) == message
+    for message in messages:
+        assert isinstance(reader.read(message.encode()), RepeatedMetadata)
+    assert reader.read(announce(stream_id=6).encode()) is None
+    assert reader.read(qos().encode()) is None
+    assert reader.cached_messages == 2
+
+
+def test_invented_ids_do_not_fill_the_cache() -> None:
+    reader = MessageReader(max_bytes=100_000)
     for number in range(200):
         attribute = Attribute(key="k", format="f", value=bytes(5000))
-        found = DataSourceMeta(stream_id=number, meta_version=1, timestamp_ns=0, attributes=(attribute,))
-        assert read(reader, found.encode()) == found
-        assert 0 < reader._hearing.remembered_bytes <= 100_000
+        large_meta = DataSourceMeta(stream_id=number, meta_version=1, timestamp_ns=0, attributes=(attribute,))
+        assert read(reader, large_meta.encode()) == large_meta
+        assert 0 < reader.cached_bytes <= 100_000
+    few = MessageReader(max_messages=10)
+    for consumer_id in range(1, 100):
+        read(few, hello(consumer_id).encode())
+        assert few.cached_messages <= 10
     large = Attribute(key="k", format="f", value=bytes(70_000))
     too_large = DataSourceMeta(stream_id=1, meta_version=1, timestamp_ns=0, attributes=(large,))
     assert read(reader, too_large.encode()) == RejectedMessage("large")
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_make_it_raise(noise: bytes) -> None:
+def test_readers_never_raise_on_any_bytes(noise: bytes) -> None:
     reader = MessageReader()
     read(reader, noise)
     read_status_event(noise)
     assert read_status(noise) == []
     for message in (announce().encode(), hello(7).encode(), qos().encode()):
-        # Noise behind a header that is known.
+        # Noise behind a known message header.
         read(reader, message[:8] + noise)
         read_status_event(message[:8] + noise)
 
 
-def test_a_word_is_read_whole_or_not_at_all() -> None:
+def test_truncated_status_event_is_not_read() -> None:
     message = Event("service:camera", "exposure", "7 ü", 11).encode()
     assert read_status_event(message) == (11, "service:camera", "exposure", "7 ü")
     for end in range(len(message)):
         assert read_status_event(message[:end]) is None
     assert read_status_event(message.replace("ü".encode(), b"\xff\xff")) is None
     assert read_status_event(hello(7).encode()) is None
-
-
-def _fields(message: Any) -> dict[str, Any]:
-    from dataclasses import fields
-
-    return {one.name: getattr(message, one.name) for one in fields(message)}
 
 
 ids = st.integers(0, (1 << 32) - 1)
@@ -177,7 +203,7 @@ counts = st.lists(
     unique_by=lambda entry: entry.reason,
 ).map(tuple)
 sources = st.lists(ids, unique=True, max_size=3).map(
-    lambda found: tuple(sbe.SourceStream(stream_id=one) for one in sorted(found))
+    lambda stream_ids: tuple(sbe.SourceStream(stream_id=stream_id) for stream_id in sorted(stream_ids))
 )
 producers = st.builds(
     sbe.ProducerStatus,
@@ -247,7 +273,7 @@ def test_consumer_status_is_read_as_python_encodes_it(c: sbe.ConsumerStatus) -> 
         received=c.received,
         dropped=by_reason(c.dropped),
         outside=by_reason(c.outside),
-        looks=c.polls,
+        polls=c.polls,
         is_final=c.is_final,
     )
     assert type(ledger) is ConsumerStatus

@@ -1,4 +1,4 @@
-"""The sign of life in a stream's memory: read where it is to be, and nowhere else."""
+"""Activity timestamps: read from the header ring of the canonical layout only."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def ring(tmp_path: Path) -> Path:
 def superblock(*, epoch: int, activity_ns: int, magic: int = MAGIC) -> bytes:
     layout = ShmRegionSuperblock.layout()
     block = bytearray(64)
-    for one in layout.encoded_fields:
-        value = {"magic": magic, "epoch": epoch, "activityTimestampNs": activity_ns}.get(one.name)
+    for encoded in layout.encoded_fields:
+        value = {"magic": magic, "epoch": epoch, "activityTimestampNs": activity_ns}.get(encoded.name)
         if value is not None:
-            block[one.offset : one.offset + 8] = value.to_bytes(8, "little")
+            block[encoded.offset : encoded.offset + 8] = value.to_bytes(8, "little")
     return bytes(block)
 
 
@@ -35,13 +35,13 @@ def uri(path: Path) -> str:
     return f"shm:file?path={path}"
 
 
-def test_it_is_read_of_the_stream_and_epoch_that_were_announced(ring: Path) -> None:
+def test_activity_is_read_for_the_announced_stream_and_epoch(ring: Path) -> None:
     assert read_activity(5, 3, uri(ring)) == Activity(5, 3, 77)
     assert read_activity(6, 3, uri(ring)) is None
     assert read_activity(5, 4, uri(ring)) is None
 
 
-def test_another_epoch_or_another_kind_of_file_there_is_none(ring: Path) -> None:
+def test_region_of_another_epoch_or_kind_has_no_activity(ring: Path) -> None:
     ring.write_bytes(superblock(epoch=4, activity_ns=77))
     assert read_activity(5, 3, uri(ring)) is None
     ring.write_bytes(superblock(epoch=3, activity_ns=77, magic=MAGIC + 1))
@@ -50,12 +50,12 @@ def test_another_epoch_or_another_kind_of_file_there_is_none(ring: Path) -> None
     assert read_activity(5, 3, uri(ring)) is None
     ring.unlink()
     assert read_activity(5, 3, uri(ring)) is None
-    # Nobody waits for who may never write.
+    # Opening a pipe must not wait for a writer.
     os.mkfifo(ring)
     assert read_activity(5, 3, uri(ring)) is None
 
 
-def test_no_link_and_no_other_place_is_followed(ring: Path, tmp_path: Path) -> None:
+def test_links_and_other_paths_are_not_opened(ring: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "header.ring"
     ring.rename(elsewhere)
     assert read_activity(5, 3, uri(elsewhere)) is None

@@ -1,20 +1,16 @@
-"""Announces, metadata and questions as they travel, and a provider without Aeron."""
+"""A provider without Aeron, and the messages for it: announces, metadata and requests."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from tensorpool.attributes.tags import make_attributes, to_wire
-from tensorpool.discovery import (
-    AnnounceReader,
-    DiscoveryCounters,
-    DiscoveryIndex,
-    DriverIdentity,
-    ProviderSettings,
-)
-from tensorpool.discovery.state import Reply, RequestQueue
+from tensorpool.discovery import ProviderSettings
+from tensorpool.discovery.index import DiscoveryIndex, DriverIdentity
+from tensorpool.discovery.state import DiscoveryCounters, IndexUpdater, Reply, RequestQueue
 from tensorpool.sbe import (
     ClockDomain,
     DataSourceAnnounce,
@@ -26,8 +22,8 @@ from tensorpool.sbe import (
     Tag,
 )
 
-# A busy machine is no finding.
-IN_ITS_OWN_TIME = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Hypothesis must not report a slow machine as a failure.
+NO_DEADLINE = hypothesis_settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SECOND_NS = 1_000_000_000
 PERIOD_NS = SECOND_NS
 WINDOW_NS = 3 * PERIOD_NS
@@ -92,7 +88,7 @@ def meta(
     )
 
 
-def question(**changes: Any) -> DiscoveryRequest:
+def request(**changes: Any) -> DiscoveryRequest:
     tags = changes.pop("tags", ())
     fields: dict[str, Any] = {
         "request_id": 1,
@@ -105,23 +101,23 @@ def question(**changes: Any) -> DiscoveryRequest:
     return DiscoveryRequest(**{**fields, **changes})
 
 
-class World:
-    """An index with two drivers, their ears, and what is asked of it; the time is set by hand."""
+class ProviderHarness:
+    """An index with two drivers and a request queue; the test sets the time."""
 
     def __init__(self, **provider: Any) -> None:
         self.now_ns = 100 * SECOND_NS
         self.counters = DiscoveryCounters()
         self.index = DiscoveryIndex(max_streams=provider.pop("max_streams", 100_000))
-        for one in (LAB, ROOF):
-            self.index.set_driver(one, announce_period_ns=PERIOD_NS)
-        self.lab = AnnounceReader(self.index, "lab", self.counters)
-        self.roof = AnnounceReader(self.index, "roof", self.counters)
-        terms = ProviderSettings(**provider)
-        self.questions = RequestQueue(
-            self.index, terms, self.counters, reserved=frozenset({1001, 1100}), now_ns=self.now_ns
+        for driver in (LAB, ROOF):
+            self.index.set_driver(driver, announce_period_ns=PERIOD_NS)
+        self.lab = IndexUpdater(self.index, "lab", self.counters)
+        self.roof = IndexUpdater(self.index, "roof", self.counters)
+        settings = ProviderSettings(**provider)
+        self.requests = RequestQueue(
+            self.index, settings, self.counters, reserved=frozenset({1001, 1100}), now_ns=self.now_ns
         )
 
-    def pass_time(self, ns: int) -> None:
+    def advance(self, ns: int) -> None:
         self.now_ns += ns
 
     def add(
@@ -135,15 +131,15 @@ class World:
         at: str = "lab",
         **announced: Any,
     ) -> None:
-        """A stream with everything that is said of it."""
-        intake = self.lab if at == "lab" else self.roof
-        intake.hear(announce(stream_id, epoch, **announced).encode(), self.now_ns)
+        """Announces a stream and, if it has labels, publishes its metadata."""
+        updater = self.lab if at == "lab" else self.roof
+        updater.on_message(announce(stream_id, epoch, **announced).encode(), self.now_ns)
         if name or tags or data_source_id is not None:
-            intake.hear(source(stream_id, epoch, name).encode(), self.now_ns)
-            intake.hear(meta(stream_id, tags, data_source_id).encode(), self.now_ns)
+            updater.on_message(source(stream_id, epoch, name).encode(), self.now_ns)
+            updater.on_message(meta(stream_id, tags, data_source_id).encode(), self.now_ns)
 
     def reply(self, **changes: Any) -> Reply | None:
-        return self.questions.on_message(question(**changes).encode(), self.now_ns)
+        return self.requests.on_message(request(**changes).encode(), self.now_ns)
 
     def ask(self, **changes: Any) -> DiscoveryResponse:
         reply = self.reply(**changes)
@@ -151,4 +147,4 @@ class World:
         return DiscoveryResponse.decode(reply.message)
 
     def found(self, **changes: Any) -> list[int]:
-        return sorted(one.stream_id for one in self.ask(**changes).results)
+        return sorted(result.stream_id for result in self.ask(**changes).results)
