@@ -275,7 +275,7 @@ def _published(
         )
 
     _wait_for(is_up, "the bridge did not connect")
-    native = next(iter(sender._running[0]._senders.values()))
+    native = next(iter(sender._ends.sender._senders.values()))
     turn = 0
 
     def offer() -> None:

@@ -204,7 +204,9 @@ def _write_segments(root: Path, count: int) -> None:
     records["first_seq"] = records["last_seq"] = np.arange(count)
     for number in range(1, count):
         records["crc32c"][number] = manifest.record_checksum(records[number])
-        os.link(manifest.name_of(first).sealed(root), manifest.name_of(records[number]).sealed(root))
+        os.link(
+            manifest.segment_name(first).sealed(root), manifest.segment_name(records[number]).sealed(root)
+        )
     contents.segments = records
     with manifest_store.locked(root):
         manifest_store.compact_locked(root, contents)

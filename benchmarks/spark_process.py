@@ -182,7 +182,7 @@ def write_segments(root: Path, count: int) -> None:
     listed["first_seq"] = listed["last_seq"] = np.arange(count)
     for seq in {*range(count // 2 - 2, min(count // 2 + 10, count)), count - 1} - {0}:
         segment = SegmentWriter(root, layout.SegmentName(STREAM, 1, seq))
-        segment.write(replace(block.as_frames(), seq=np.array([seq], np.uint64)))
+        segment.write(replace(block.to_frames(), seq=np.array([seq], np.uint64)))
         segment.seal()
     with manifest_store.locked(root):
         manifest_store.compact_locked(root, manifest.Manifest(1, listed))

@@ -1,4 +1,4 @@
-"""One nursery for the commands of all tests: hundreds of them are started, and each would import the same."""
+"""The fork server of all commands, because the tests start hundreds and each imports the same modules."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ PRELOADED = ("driver", "stream", "service", "shm", "discover", "bridge", "regist
 
 @pytest.fixture(scope="session", autouse=True)
 def command_fork_server() -> Iterator[None]:
+    """Runs the fork server of `CommandLine.run`."""
     with ForkServer("rich.live", *(f"tensorpool.cli.{name}" for name in PRELOADED)) as fork_server:
         commandline.fork_server = fork_server
         yield

@@ -17,7 +17,7 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 import tensorpool as tp
-from tests.e2e.commandline import TIMEOUT_S, CommandLine, filming, running
+from tests.e2e.commandline import TIMEOUT_S, CommandLine, offering, running
 
 IMAGE = np.zeros((16, 16), np.uint8)
 
@@ -72,7 +72,7 @@ def test_prometheus_and_opentelemetry_get_the_same_figures(
         tp.open("standalone", aeron_dir=aeron_dir, media_driver="external", shm_base_dir=shm_base) as ctx,
         ctx.producer(free_stream_id, pools=["4KiB"], nslots=8, name="camera-1") as producer,
         ctx.consumer(free_stream_id),
-        filming(producer, IMAGE, hz=50),
+        offering(producer, IMAGE, hz=50),
         running(
             commands.start(
                 "metrics",

@@ -15,7 +15,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool import recording
-from tests.e2e.commandline import TIMEOUT_S, CommandLine, filming, running
+from tests.e2e.commandline import TIMEOUT_S, CommandLine, offering, running
 from tests.e2e.terminal import ended, in_terminal, interrupt
 
 IMAGE = np.arange(1000, dtype=np.uint16)
@@ -52,7 +52,7 @@ def test_record_frames_limit_prints_the_ledger(
     shell: CommandLine, camera: tp.Producer, tmp_path: Path
 ) -> None:
     root = tmp_path / "recording"
-    with filming(camera, IMAGE, hz=200):
+    with offering(camera, IMAGE, hz=200):
         result = shell.run(*record_arguments(camera, root), "--frames", "50", "--json")
     assert result.returncode == 0, result.stderr
     printed = json.loads(result.stdout)
@@ -69,7 +69,7 @@ def test_record_ctrl_c_seals_and_prints_the_ledger(
 ) -> None:
     root = tmp_path / "recording"
     process = shell.start(*record_arguments(camera, root), stderr=subprocess.PIPE)
-    with running(process), filming(camera, IMAGE):
+    with running(process), offering(camera, IMAGE):
         wait_until(lambda: rows(root, camera.stream_id) > 20, timeout=TIMEOUT_S)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=TIMEOUT_S)
@@ -87,7 +87,7 @@ def test_record_progress_line_is_replaced_in_place(
     arguments = record_arguments(camera, tmp_path / "recording")
     with (
         in_terminal(*arguments, env=shell.environment(), columns=columns) as (terminal, process),
-        filming(camera, IMAGE, hz=200),
+        offering(camera, IMAGE, hz=200),
     ):
         # After two seconds the line was replaced several times.
         shown = terminal.wait_for(lambda text: re.search(r"recording [2-9].*gaps \S", text))
@@ -106,7 +106,7 @@ def test_record_after_kill_recovers_and_continues(
     shell: CommandLine, camera: tp.Producer, tmp_path: Path, wait_until: Callable[..., Any]
 ) -> None:
     root = tmp_path / "recording"
-    with filming(camera, IMAGE):
+    with offering(camera, IMAGE):
         process = shell.start(*record_arguments(camera, root))
         with running(process):
             wait_until(lambda: rows(root, camera.stream_id) > 20, timeout=TIMEOUT_S)
@@ -126,7 +126,7 @@ def test_record_after_kill_recovers_and_continues(
 
 def test_record_all_streams_for_some_seconds(shell: CommandLine, camera: tp.Producer, tmp_path: Path) -> None:
     root = tmp_path / "recording"
-    with filming(camera, IMAGE):
+    with offering(camera, IMAGE):
         result = shell.run(
             "record", "--all", "--out", str(root), "--seconds", "4", "--buffer", "4MiB", "--json"
         )

@@ -30,11 +30,11 @@ def test_page_lists_every_state() -> None:
 
 def test_page_lists_every_gap_reason() -> None:
     native = {name for name, _ in _native.recorder_reasons()}
-    own = {state.NOT_TRIGGERED, sink.UNFIT, sink.DISK_FULL}
+    python = {state.NOT_TRIGGERED, sink.UNFIT, sink.DISK_FULL}
     # Reasons of the consumer for frames outside its span.
     outside = {"unmapped", "epoch"}
     assert outside < {name for name, _, in_span in _native.drop_reasons() if not in_span}
-    assert first_column(section("The ledger, and its reasons")) == native | own | outside
+    assert first_column(section("The ledger, and its reasons")) == native | python | outside
 
 
 def test_page_lists_every_property_and_command() -> None:

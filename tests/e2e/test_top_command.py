@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tensorpool as tp
-from tests.e2e.commandline import CommandLine, filming
+from tests.e2e.commandline import CommandLine, offering
 from tests.e2e.terminal import ended, in_terminal, interrupt
 
 ROWS, COLUMNS = np.mgrid[0:60, 0:80]
@@ -45,7 +45,7 @@ def system(commands: CommandLine, left: int, right: int) -> Iterator[LiveSystem]
         )
         for stream_id, name in ((left, "camera-left"), (right, "camera-right")):
             camera = stack.enter_context(ctx.producer(stream_id, pools=["64KiB"], nslots=16, name=name))
-            stack.enter_context(filming(camera, IMAGE, hz=20))
+            stack.enter_context(offering(camera, IMAGE, hz=20))
         stack.enter_context(ctx.consumer(left))
         yield LiveSystem(commands, left, right)
 

@@ -57,13 +57,15 @@ def test_generated_messages_agree_with_java(java_codec, layout):
 
 
 @pytest.mark.parametrize(
-    "layout",
-    [layout for layout in LAYOUTS if layout.groups],
-    ids=lambda layout: f"{layout.schema}-{layout.name}",
+    ("layout", "group"),
+    [
+        pytest.param(layout, group, id=f"{layout.schema}-{layout.name}-{group.name}")
+        for layout in LAYOUTS
+        for group in layout.groups
+    ],
 )
-def test_group_of_maximum_count_agrees_with_java(java_codec, layout):
+def test_group_of_maximum_count_agrees_with_java(java_codec, layout, group):
     kind = class_of(layout)
-    (group,) = layout.groups
     message = largest(kind, count=1, size=0)
     entry = getattr(message, group.python_name)[0]
     for nested in group.groups:

@@ -16,7 +16,7 @@ def render_table() -> str:
     lines = []
     for option in TABLE:
         uses = ", ".join(sorted(option.uses, key=_USES.index))
-        lines.append(f"| `{option.name}` | {uses} | {option.shown} | {option.doc} |\n")
+        lines.append(f"| `{option.name}` | {uses} | {option.default_text} | {option.doc} |\n")
     return _HEADER + "".join(lines)
 
 

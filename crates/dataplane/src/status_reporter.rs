@@ -1,14 +1,13 @@
 //! Status reporter of a producer or consumer: counters in the media driver (decision 39), and on the status
-//! stream its status report and a consumer's latency, for which QoS has no fields (wire §10.4.1). On the
+//! stream its status report, with a consumer's latency, for which QoS has no fields (wire §10.4.1). On the
 //! conductor's thread, so that a busy interpreter delays nothing.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tensorpool_core::consumer::latency::LatencyReport;
-use tensorpool_core::histogram::Summary;
 use tensorpool_core::os::time::realtime_ns;
-use tensorpool_core::wire::event;
+use tensorpool_core::wire::status::{LatencyStatus, MAX_SOURCES};
 
 use crate::aeron::{AeronError, Client, Publication};
 use crate::conductor::handle::Handle;
@@ -28,9 +27,6 @@ const PRODUCER_COUNTERS: [CounterSpec; 2] = [
     CounterSpec { name: "unpublished", unit: "frames", grows: true },
 ];
 
-/// More streams than any frame is made from.
-const MAX_SOURCES: usize = 64;
-
 /// The endpoint that is reported.
 pub enum Subject {
     Consumer(Arc<Consumer>),
@@ -49,8 +45,9 @@ impl Subject {
 pub struct Config {
     /// Channel and stream id of the status stream. `None`: nothing is published.
     pub status: Option<(String, i32)>,
-    pub reports_latency: bool,
     pub reports_status: bool,
+    /// Whether a consumer's report has its latency.
+    pub reports_latency: bool,
     pub shows_counters: bool,
     /// How often a producer's counters are updated. Those of a consumer follow its intervals.
     pub period_ns: u64,
@@ -116,14 +113,17 @@ impl StatusReporter {
             return;
         };
         let status = match &self.subject {
-            Subject::Consumer(consumer) => consumer.status_json(&mut state.last_id, is_final),
-            Subject::Producer(producer) => producer.status_json(&mut state.last_id, &state.sources, is_final),
+            Subject::Consumer(consumer) => {
+                let report = self.config.reports_latency.then(|| consumer.counters().latency.report());
+                consumer.status_event(&mut state.last_id, report.map(to_wire), is_final, wall_ns)
+            }
+            Subject::Producer(producer) => {
+                producer.status_event(&mut state.last_id, &state.sources, is_final, wall_ns)
+            }
         };
-        let (role, stream_id, _) = self.subject.describe();
         if let Some(status) = status {
             // An unsent report is dropped: the next one comes soon.
-            let tag = format!("service:{role}:{stream_id}");
-            let _ = publication.offer(&event::encode_text(&tag, "account", &status, wall_ns));
+            let _ = publication.offer(&status);
         }
     }
 
@@ -138,16 +138,6 @@ impl StatusReporter {
         let received = counters.received.load(Ordering::Relaxed);
         let dropped = counters.drops.in_span();
         state.endpoint_counters.set(&[received, dropped, report.last.p50, report.last.p99]);
-        // An interval without frames has no latency.
-        if self.config.reports_latency
-            && report.last.count > 0
-            && let Some(publication) = state.publication.get().filter(|p| p.is_connected())
-        {
-            let tag = format!("service:consumer:{}", consumer.stream_id());
-            let value = json(consumer, received, dropped, &report);
-            // An unsent report is dropped: the next one comes soon.
-            let _ = publication.offer(&event::encode_text(&tag, "latency", &value, tick.now.realtime_ns));
-        }
         self.publish_status(state, tick.now.realtime_ns, false);
     }
 
@@ -164,19 +154,9 @@ impl StatusReporter {
     }
 }
 
-fn json(consumer: &Consumer, received: u64, dropped: u64, report: &LatencyReport) -> String {
-    let figures = |s: &Summary| {
-        format!(r#""count":{},"p50_ns":{},"p99_ns":{},"max_ns":{}"#, s.count, s.p50, s.p99, s.max)
-    };
-    let consumer_id = consumer.consumer_id().map_or("null".to_owned(), |id| id.to_string());
-    format!(
-        r#"{{"stream_id":{},"consumer_id":{consumer_id},"since":"{}",{},"left_out":{},"received":{received},"dropped":{dropped},"life":{{{}}}}}"#,
-        consumer.stream_id(),
-        report.since.as_str().unwrap_or("nothing"),
-        figures(&report.last),
-        report.left_out,
-        figures(&report.life),
-    )
+fn to_wire(report: LatencyReport) -> LatencyStatus {
+    let LatencyReport { since, life, last, left_out } = report;
+    LatencyStatus { since, excluded: left_out, interval: last, total: life }
 }
 
 impl Endpoint for StatusReporter {

@@ -5,13 +5,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
+use tensorpool_core::histogram::Summary;
 use tensorpool_core::wire::control::ControlMessage;
 use tensorpool_core::wire::hello::Mode;
 use tensorpool_core::wire::layout::NULL_U64;
 use tensorpool_core::wire::message_cache::MessageCache;
-use tensorpool_core::wire::status::{
-    self, ConsumerStatus, Counts, LatencyStatus, ProducerStatus, StatusReport,
-};
+use tensorpool_core::wire::status::{ConsumerStatus, Counts, ProducerStatus, Sources, StatusReport};
 
 type Event = Option<Py<PyAny>>;
 
@@ -92,7 +91,8 @@ impl ReportReader {
         PyList::new(py, events)
     }
 
-    /// Events of status reports and latencies in our own form. Any other message is returned unchanged.
+    /// Returns the events of status reports: of a consumer's report its ledger, and its latency if there was
+    /// one in the last interval. A malformed report is None. Any other message is returned unchanged.
     #[pyo3(name = "told")]
     fn read_status<'py>(
         &self,
@@ -101,18 +101,19 @@ impl ReportReader {
     ) -> PyResult<Bound<'py, PyList>> {
         let mut events = Vec::with_capacity(messages.len());
         for message in messages {
-            events.push(match status::read(message.as_bytes()) {
-                Some(StatusReport::Consumer(report)) => {
-                    self.event(py, &self.consumer_status, consumer(py, report)?)?
+            match StatusReport::decode_event(message.as_bytes()) {
+                StatusReport::Consumer(report) => {
+                    events.push(self.event(py, &self.consumer_status, consumer(py, report)?)?);
+                    if let Some(fields) = latency(py, &report)? {
+                        events.push(self.event(py, &self.latency_status, fields)?);
+                    }
                 }
-                Some(StatusReport::Producer(report)) => {
-                    self.event(py, &self.producer_status, producer(py, report)?)?
+                StatusReport::Producer(report) => {
+                    events.push(self.event(py, &self.producer_status, producer(py, report)?)?);
                 }
-                Some(StatusReport::Latency(report)) => {
-                    self.event(py, &self.latency_status, latency(py, report)?)?
-                }
-                None => message.into_any(),
-            });
+                StatusReport::Malformed => events.push(py.None().into_bound(py)),
+                StatusReport::Other => events.push(message.into_any()),
+            }
         }
         PyList::new(py, events)
     }
@@ -159,7 +160,7 @@ impl ReportReader {
     }
 }
 
-fn consumer<'py>(py: Python<'py>, c: ConsumerStatus<'_>) -> PyResult<Bound<'py, PyTuple>> {
+fn consumer<'py>(py: Python<'py>, c: ConsumerStatus<Counts<'_>>) -> PyResult<Bound<'py, PyTuple>> {
     let (dropped, outside) = (counts(py, c.dropped)?, counts(py, c.outside)?);
     let fields = (
         c.stream_id,
@@ -178,12 +179,15 @@ fn consumer<'py>(py: Python<'py>, c: ConsumerStatus<'_>) -> PyResult<Bound<'py, 
     fields.into_pyobject(py)
 }
 
-fn producer<'py>(py: Python<'py>, p: ProducerStatus<'_>) -> PyResult<Bound<'py, PyTuple>> {
+fn producer<'py>(
+    py: Python<'py>,
+    p: ProducerStatus<Counts<'_>, Sources<'_>>,
+) -> PyResult<Bound<'py, PyTuple>> {
     let number = |n: u64| n.into_pyobject(py).map(Bound::into_any).map_err(PyErr::from);
     let fields = [
-        number(p.stream_id)?,
-        number(p.producer_id)?,
-        number(p.pid)?,
+        number(p.stream_id.into())?,
+        number(p.producer_id.into())?,
+        number(p.pid.into())?,
         number(p.epoch)?,
         number(p.next_seq)?,
         number(p.committed)?,
@@ -192,16 +196,18 @@ fn producer<'py>(py: Python<'py>, p: ProducerStatus<'_>) -> PyResult<Bound<'py, 
         number(p.deferred)?,
         counts(py, p.dropped)?.into_any(),
         number(p.holes)?,
-        number(p.bytes)?,
+        number(p.payload_bytes)?,
         PyTuple::new(py, p.sources.iter().collect::<Vec<_>>())?.into_any(),
         p.is_final.into_pyobject(py)?.to_owned().into_any(),
     ];
     PyTuple::new(py, fields)
 }
 
-fn latency<'py>(py: Python<'py>, l: LatencyStatus<'_>) -> PyResult<Bound<'py, PyTuple>> {
-    let [count, p50_ns, p99_ns, max_ns] = l.figures;
-    (l.stream_id, l.consumer_id, count, p50_ns, p99_ns, max_ns, l.since).into_pyobject(py)
+/// None without frames in the last interval. A final report repeats an interval that was reported.
+fn latency<'py>(py: Python<'py>, c: &ConsumerStatus<Counts<'_>>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    let Some(latency) = c.latency.filter(|l| l.interval.count > 0 && !c.is_final) else { return Ok(None) };
+    let Summary { count, p50, p99, max } = latency.interval;
+    (c.stream_id, c.consumer_id, count, p50, p99, max, latency.since.as_str()).into_pyobject(py).map(Some)
 }
 
 fn counts<'py>(py: Python<'py>, events: Counts<'_>) -> PyResult<Bound<'py, PyDict>> {

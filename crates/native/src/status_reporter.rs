@@ -34,9 +34,11 @@ pub struct StatusReporter {
 
 #[pymethods]
 impl StatusReporter {
-    /// `status`: channel and stream id of the status stream; `latency` and `account`: whether a consumer's
-    /// latency and the status report are published there; `counters`: whether counters are added to the media
-    /// driver's.
+    /// Reports every `period_ns`; a consumer at the end of each interval of its latency.
+    ///
+    /// `status`: channel and stream id of the status stream. `account`: whether the status report is published
+    /// there. `latency`: whether a consumer's report has its latency. `counters`: whether counters are added
+    /// to the media driver's.
     #[new]
     #[pyo3(signature = (of, *, status, latency, account, counters, period_ns))]
     fn new(
@@ -60,8 +62,8 @@ impl StatusReporter {
         };
         let config = plane::Config {
             status,
-            reports_latency: latency,
             reports_status: account,
+            reports_latency: latency,
             shows_counters: counters,
             period_ns,
         };

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from ..client import Metadata
 from ..context import Context
+from ..driver.client import StreamRow
 from ..errors import TensorPoolError
 from ..monitor import AnnounceEar, StreamHeard
 from .driver import leases_table
@@ -296,17 +297,17 @@ def _stream(to: ConnectOptions, stream_id: int) -> Iterator[tuple[Any, StreamHea
         yield ctx, found[stream_id]
 
 
-def _name(one: StreamHeard, known: dict[int, dict[str, Any]]) -> str:
-    return one.name or str((known.get(one.stream_id) or {}).get("name") or "")
+def _name(one: StreamHeard, known: dict[int, StreamRow]) -> str:
+    return one.name or (known[one.stream_id]["name"] if one.stream_id in known else "")
 
 
-def _leases(known: dict[str, Any] | None) -> str:
+def _leases(known: StreamRow | None) -> str:
     if known is None:
         return ""
     return f"{0 if known['producer'] is None else 1}+{known['consumers']}"
 
 
-def _with_driver(one: StreamHeard, known: dict[int, dict[str, Any]], now_ns: int) -> dict[str, Any]:
+def _with_driver(one: StreamHeard, known: dict[int, StreamRow], now_ns: int) -> dict[str, Any]:
     told = known.get(one.stream_id)
     return {**one.as_json(now_ns), "name": _name(one, known) or None, "driver": told}
 

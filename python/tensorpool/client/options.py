@@ -254,13 +254,14 @@ class ReportOptions:
         self, endpoint: _native.Producer | _native.Consumer, connection: Connection
     ) -> _native.Reporter | None:
         """Reports on `endpoint` once a period until the reporter is closed; None if nothing is reported."""
-        reports_latency = self.latency and isinstance(endpoint, _native.Consumer)
-        if not (reports_latency or self.counters or self.ledgers):
+        # The latency is a part of the status report of a consumer.
+        reports_latency = self.latency and self.ledgers and isinstance(endpoint, _native.Consumer)
+        if not (self.counters or self.ledgers):
             return None
         services = connection.services
         return _native.Reporter(
             endpoint,
-            status=(services.channel, services.status) if reports_latency or self.ledgers else None,
+            status=(services.channel, services.status) if self.ledgers else None,
             latency=reports_latency,
             account=self.ledgers,
             counters=self.counters,

@@ -110,14 +110,13 @@ class ContextSettings:
         minimum=parse_duration("10ms"),
     )
     report_latency: bool = setting(
-        "Consumers publish their latency on the services' status stream, once a hello period with frames: "
-        "key `latency` of `service:consumer:<stream>`.",
+        "The status reports of consumers include their latency: of the last hello period, and in total.",
         default=True,
     )
     report_status: bool = setting(
-        "Producers and consumers publish their ledgers on the services' status stream, once a hello period: "
-        "key `account` of `service:producer:<stream>` and `service:consumer:<stream>`. The supervisor and "
-        "`tensorpool top` need them.",
+        "Producers and consumers publish a status report on the services' status stream, once a hello period "
+        "and when they close: key `status` of `service:producer:<stream>` and `service:consumer:<stream>`. "
+        "Supervisor, `tensorpool top` and ledger read them.",
         default=True,
     )
     aeron_counters: bool = setting(

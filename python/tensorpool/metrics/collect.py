@@ -6,7 +6,7 @@ register it there. The endpoint, the OpenTelemetry export and `tensorpool metric
 Names follow Prometheus' conventions: base units (seconds, bytes) at the end, `_total` for counters. Rates
 are not in the catalogue: `rate()` of a counter computes them.
 
-Anybody who can send messages can invent streams, consumers and reasons, and each would be a series in a
+Any process that can send messages can invent streams, consumers and reasons, and each would be a series in a
 database. Therefore every set of labels has a limit, and `tensorpool_metrics_excluded` counts the rest.
 """
 

@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from .. import _native
 from ..context import Context
 from ..errors import CodecError
+from ..sbe.status import STATUS_KEY, ConsumerStatus
 from ..service import Event
 
 TAG: Final = "service:consumer:"
-KEY: Final = "latency"
 # Who has not said anything for so long has left, or gets no frames.
 _FORGET_AFTER_NS: Final = 3_000_000_000
 # Whoever can reach the stream can make up consumers.
@@ -49,14 +48,16 @@ class LatencyBook:
         self.malformed = 0
 
     def hear(self, value: object, now_ns: int) -> None:
-        """The value of one event; what is not as it should be is counted and passed over."""
+        """Takes the latency of a status report, the value of one event. A malformed one is counted."""
         try:
-            told = json.loads(value) if isinstance(value, str) else None
-            who = (_whole(told, "stream_id"), _whole(told, "consumer_id"))
-            figures = (_whole(told, "p50_ns"), _whole(told, "p99_ns"), _whole(told, "max_ns"))
-        except (ValueError, KeyError, TypeError, RecursionError):
+            report = ConsumerStatus.decode(value if isinstance(value, bytes) else b"")
+        except CodecError:
             self.malformed += 1
             return
+        if report.is_final or not report.interval_frames:
+            return
+        who = (report.stream_id, report.consumer_id)
+        figures = (report.interval_p50_ns, report.interval_p99_ns, report.interval_max_ns)
         self._told.pop(who, None)
         self._told[who] = (now_ns, figures)
         if len(self._told) > _MOST:
@@ -73,13 +74,6 @@ class LatencyBook:
             return None
         p50_ns, p99_ns, max_ns = (max(column) for column in zip(*fresh, strict=True))
         return StreamLatency(len(fresh), p50_ns, p99_ns, max_ns)
-
-
-def _whole(told: Any, name: str) -> int:
-    number = told[name]
-    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise ValueError(name)
-    return number
 
 
 class LatencyEar:
@@ -99,7 +93,7 @@ class LatencyEar:
             except CodecError:
                 self.book.malformed += 1
                 continue
-            if event.key == KEY:
+            if event.key == STATUS_KEY:
                 self.book.hear(event.value, time.monotonic_ns())
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ from ..sbe.wire import ShmPoolAnnounce, ShmRegionSuperblock
 from ..shm.inspect import NotARegion, region_path
 from ..transport.channels import ServiceStreams
 from .model import LedgerAudit, SystemModel
-from .reports import Activity, ListenerPaused, MessageReader, RejectedMessage, read_status, read_status_event
+from .reports import Activity, ListenerPaused, MessageReader, RejectedMessage, read_status_event
 from .services import ServicePoller
 from .snapshot import Snapshot
 from .streams import ModelLimits
@@ -87,7 +87,6 @@ _MOST_A_TURN: Final = 8192
 _READY_TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 0.005
 _REMEMBER_NS: Final = 15_000_000_000
-_KINDS: Final = {"account": ("producer", "consumer"), "latency": ("consumer",)}
 
 
 class Observer(Protocol):
@@ -187,11 +186,7 @@ class SystemListener:
         if word is None:
             # Values of other formats are the business of whoever asked for them.
             return
-        parts = word.tag.split(":", 2)
-        if len(parts) == 3 and parts[1] in _KINDS.get(word.key, ()):
-            told = read_status("latency" if word.key == "latency" else parts[1], word.value)
-            self._tell(RejectedMessage("malformed") if told is None else told, now_ns)
-        elif self._asking is not None and word.correlation_id:
+        if self._asking is not None and word.correlation_id:
             facts, questions = self._asking.on_word(word)
             for fact in facts:
                 self._tell(fact, now_ns)

@@ -203,81 +203,16 @@ class RejectedMessage:
 # --- from JSON
 
 
-def read_status(kind: str, value: object) -> ProducerStatus | ConsumerStatus | LatencyStatus | None:
-    """The value of an event of `service:producer:…` or `service:consumer:…`."""
-    found = read_json(value)
-    if not isinstance(found, dict):
-        return None
-    try:
-        match kind:
-            case "producer":
-                return _producer(found)
-            case "consumer":
-                return _consumer(found)
-            case _:
-                return _latency(found)
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
 def read_json(value: object) -> Any:
     """None for what is no JSON."""
     if not isinstance(value, str):
         return None
     try:
         found, end = _DECODE(value)
-        # Thousands of accounts a second are without spaces around them: others are read the longer way.
+        # Most are without spaces around them: others are read the longer way.
         return found if end == len(value) else json.loads(value)
     except (ValueError, RecursionError):
         return None
-
-
-def _producer(found: dict[str, Any]) -> ProducerStatus:
-    return ProducerStatus(
-        whole(found["stream_id"]),
-        whole(found["producer_id"]),
-        whole(found["pid"]),
-        whole(found["epoch"]),
-        whole(found["next_seq"]),
-        whole(found["committed"]),
-        whole(found["published"]),
-        counts(found["unpublished"]),
-        whole(found["deferred"]),
-        counts(found["dropped"]),
-        whole(found["holes"]),
-        whole(found["bytes"]),
-        tuple(sorted({whole(one) for one in list(found["sources"])[:64]})),
-        bool(found["final"]),
-    )
-
-
-def _consumer(found: dict[str, Any]) -> ConsumerStatus:
-    return ConsumerStatus(
-        whole(found["stream_id"]),
-        whole(found["consumer_id"]),
-        whole(found["pid"]),
-        _maybe(found["epoch"]),
-        _maybe(found["first_seq"]),
-        _maybe(found["last_seq"]),
-        whole(found["span"]),
-        whole(found["received"]),
-        counts(found["dropped"]),
-        counts(found["outside"]),
-        whole(found["looks"]),
-        bool(found["final"]),
-    )
-
-
-def _latency(found: dict[str, Any]) -> LatencyStatus:
-    return LatencyStatus(
-        whole(found["stream_id"]),
-        whole(found["consumer_id"]),
-        whole(found["count"]),
-        whole(found["p50_ns"]),
-        whole(found["p99_ns"]),
-        whole(found["max_ns"]),
-        text(found.get("since", "")),
-    )
 
 
 def whole(value: object) -> int:
@@ -287,10 +222,6 @@ def whole(value: object) -> int:
     if type(value) is int and 0 <= value < _LIMIT:
         return value
     raise ValueError("not a whole number")
-
-
-def _maybe(value: object) -> int | None:
-    return None if value is None else whole(value)
 
 
 def counts(value: object) -> dict[str, int]:
@@ -370,8 +301,8 @@ class MessageReader:
                 yield event
 
     def told(self, messages: list[bytes]) -> list[object]:
-        """Accounts and latencies on the status stream; words of other forms come back as they are."""
-        return self._hearing.told(messages)
+        """Events of the status reports on the status stream; other messages are returned unchanged."""
+        return [_MALFORMED if event is None else event for event in self._hearing.told(messages)]
 
     def forget(self) -> None:
         """Everything is read anew: the picture has forgotten some of it."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..recording.layout import SEALED, TABLES_DIR
-from ..recording.tables import read_more
+from ..recording.tables import read_batches
 
 _MAX_NS: Final = 3_600_000_000_000
 """More is no latency, but the clock of another host."""
@@ -29,7 +29,7 @@ class AnchorReader:
         """Reads what is new."""
         wall, offset = [self._wall], [self._offset]
         for path in sorted(self._directory.glob(f"*{SEALED}")) if self._directory.is_dir() else ():
-            batches, self._places[path] = read_more(path, self._places.get(path, 0))
+            batches, self._places[path] = read_batches(path, self._places.get(path, 0))
             for batch in batches:
                 wall.append(batch["wall_ns"].to_numpy())
                 offset.append(wall[-1] - batch["monotonic_ns"].to_numpy())

@@ -195,7 +195,7 @@ class RecorderAgent:
 
     @property
     def recovered(self) -> list[RecoveredSegment]:
-        """Segments that an earlier recorder left open and that this one has sealed."""
+        """Segments that an earlier recorder left open and that this recorder has sealed."""
         return list(self._sink.recovered)
 
     def mapped(self) -> dict[int, int | None]:

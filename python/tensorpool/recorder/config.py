@@ -34,7 +34,7 @@ class RecorderSettings:
     )
     all: bool = setting("Record every announced stream, now or later.", default=False, flag="--all")
     instance: str = setting(
-        "Instance name of the service, to tell several recorders apart: `service:recorder:<instance>`.",
+        "Instance name of the service, if there are several: `service:recorder:<instance>`.",
         default="",
         flag="--instance",
     )
@@ -46,13 +46,13 @@ class RecorderSettings:
         flag="--buffer",
     )
     rotate_bytes: SizeBytes = setting(
-        "Size at which a segment is sealed and the next one begins.",
+        "Size at which a segment is sealed and the next segment begins.",
         default=parse_size("256MiB"),
         minimum=1,
         flag="--rotate-bytes",
     )
     rotate_time_ns: DurationNs = setting(
-        "Age at which a segment is sealed and the next one begins.",
+        "Age at which a segment is sealed and the next segment begins.",
         default=parse_duration("60s"),
         minimum=parse_duration("10ms"),
         flag="--rotate-time",
@@ -84,6 +84,6 @@ class RecorderSettings:
     )
 
     def check(self) -> Iterator[tuple[str, str]]:
-        """Faults of settings that are valid on their own, as (setting, fault)."""
+        """Faults of settings that are valid by themselves, as (setting, fault)."""
         if self.all and self.streams:
             yield "all", "records every stream; leave `streams` empty"

@@ -25,7 +25,7 @@ class EpochLedger:
 
     first_seq: int
     next_seq: int
-    """All sequences from `first_seq` up to, not including, this one are accounted for."""
+    """All sequences from `first_seq` up to, not including, this sequence are accounted for."""
     rows: int = 0
     gaps: Counter[str] = field(default_factory=Counter)
 

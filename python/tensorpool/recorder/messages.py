@@ -62,7 +62,7 @@ class MessageFilter:
         self._messages: OrderedDict[int, OrderedDict[object, object]] = OrderedDict()
 
     def to_row(self, message: bytes) -> MessageRow | None:
-        """The row of a message; None for a repeated message, an unrelated one and an invalid one."""
+        """The row of a message; None for repeated, unrelated and invalid messages."""
         try:
             decoded = decode(message)
         except CodecError:

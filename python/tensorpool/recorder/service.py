@@ -41,7 +41,7 @@ class RecorderService(Service, name="recorder"):
         self._agent = agent
         self.root = str(agent.root)
 
-    def tell(self) -> Iterator[Event]:
+    def take_events(self) -> Iterator[Event]:
         """Update the properties from the newest stats, in every duty cycle of the service."""
         stats = self._agent.stats
         self.state = stats.state
@@ -49,7 +49,7 @@ class RecorderService(Service, name="recorder"):
         self.rows, self.gaps = stats.rows, stats.lost
         self.rows_per_s, self.bytes_per_s = round(stats.rows_per_s, 1), float(round(stats.bytes_per_s))
         self.backlog, self.disk_free = stats.backlog_bytes, stats.disk_free_bytes
-        return super().tell()
+        return super().take_events()
 
     @command
     def status(self) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Sink:
         self.writer = RecordingWriter(root, limits=limits, holder="recorder", clock=clock)
         self.payload_bytes = 0
         self.free_bytes = 0
-        # The first stats are made before the first check of the disk.
+        # The first stats precede the first check of the disk.
         with suppress(OSError):
             self.free_bytes = free(root)
         # The first table takes a quarter of a second, in which Arrow is imported: no frames wait yet.
@@ -75,7 +75,7 @@ class Sink:
         self._on_disk_change = on_disk_change
         self._free = free
         self._ledgers: dict[int, StreamLedger] = {}
-        # Ledgers that include the queue: they say which sequence has to follow next.
+        # Ledgers that include the queue: they give the next expected sequence.
         self._planned: dict[int, StreamLedger] = {}
         self._steps: deque[_WriteStep] = deque()
         self._logged_recovered = 0
@@ -96,7 +96,7 @@ class Sink:
 
     @property
     def recovered(self) -> list[RecoveredSegment]:
-        """Segments that an earlier recorder left open and that this one has sealed."""
+        """Segments that an earlier recorder left open and that this recorder has sealed."""
         return self.writer.recovered
 
     @property
@@ -178,7 +178,7 @@ class Sink:
 
     @staticmethod
     def _as_gaps(step: _WriteStep, reason: str) -> list[Gap]:
-        """The gaps that replace a step; gaps of other epochs are steps of their own."""
+        """The gaps that replace a step; gaps of other epochs are separate steps."""
         rows = [] if step.arena_rows is None else rows_as_gaps(step.arena_rows, reason)
         return sorted([*rows, *step.gaps])
 
@@ -218,7 +218,7 @@ class Sink:
         self._messages_while_full = 0 if self.disk.is_writable else self._messages_while_full + 1
         if self._messages_while_full > _MAX_MESSAGES_WHILE_FULL:
             return
-        self.writer.note(
+        self.writer.add_message(
             row.table, row.message, stream_id=row.stream_id, epoch=row.epoch, meta_version=row.meta_version
         )
 

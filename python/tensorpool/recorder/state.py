@@ -34,7 +34,7 @@ class TriggerGate:
         return self._is_open
 
     def trigger(self, now_ns: int, for_ns: int | None = None) -> None:
-        """Open for `for_ns` or without end. A trigger never shortens the time of an earlier one."""
+        """Open for `for_ns` or without end. A trigger never shortens the time of an earlier trigger."""
         was_open, self._is_open = self._is_open, True
         if for_ns is None or self.keep_ns is None:
             self._until_ns = None

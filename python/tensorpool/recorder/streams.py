@@ -18,7 +18,7 @@ from .sink import Sink
 
 _LOG = logging.getLogger(__name__)
 _RETRY_NS: Final = 5_000_000_000
-# More than one process can read. It bounds the memory that invented announces can fill.
+# More streams than a process can read. The limit bounds the memory that invented announces can fill.
 _MAX_STREAMS: Final = 10_000
 
 

@@ -6,6 +6,7 @@ Waiting and publishing are native: most of a duty cycle is one call without the 
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -88,7 +89,10 @@ class ReplayAgent:
         stream_ids = tuple(options.streams) if options.streams is not None else recording.streams
         if not stream_ids:
             raise FrameNotRecorded(f"{recording.root} has no frames", path=recording.root)
-        self._lease = LeaseKeeper(recording.root, stream_ids, self._clock)
+        self._lease = LeaseKeeper(
+            recording.root, holder="replay", clock=self._clock, missing_level=logging.INFO
+        )
+        self._lease.hold(stream_ids)
         metadata = read_metadata(recording, stream_ids) if options.metadata else {}
         layouts = recorded_layouts(recording, stream_ids)
         readers = {
@@ -162,7 +166,7 @@ class ReplayAgent:
         now_ns = self._clock.monotonic_ns()
         if self._lease is not None:
             published = [stream.last for stream in self.streams if stream.last is not None]
-            self._lease.keep(now_ns, [] if self._options.loop else published)
+            self._lease.poll(now_ns, [] if self._options.loop else published)
         if self.playhead.is_paused or self._must_wait(now_ns):
             return 0
         schedule = self._current_schedule()

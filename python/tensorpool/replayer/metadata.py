@@ -147,7 +147,7 @@ class RecordedMetadata:
 
     def _add_chunk(self, key: VersionKey, chunk: sbe.MetaBlobChunk) -> None:
         assembly = self._assemblies.get(key)
-        # Blobs are sent repeatedly: one whose first chunks were missed is complete the next time.
+        # Blobs are sent repeatedly: a blob whose first chunks were missed is complete the next time.
         if assembly is None or chunk.chunk_offset != len(assembly.content):
             return
         if len(assembly.content) + len(chunk.bytes) <= assembly.announce.total_len:

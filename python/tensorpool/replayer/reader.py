@@ -195,7 +195,7 @@ class ReplayReader:
         versions = self._versions(first.epoch, recorded_versions)
         native = _native.ReplayRows(
             first.bytes,
-            payload_at=_column(runs, "payload_at").view(np.uint64),
+            payload_at=_column(runs, "payload_offset").view(np.uint64),
             payload_bytes=sizes.view(np.uint64),
             crc32c=_column(runs, "crc32c").astype(np.uint32),
             dtype=_column(runs, "dtype"),

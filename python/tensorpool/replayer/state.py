@@ -141,7 +141,7 @@ class Playhead:
         return play_times
 
     def begin_pass(self) -> None:
-        """Start over: the first frame follows the last one after the average interval of the pass."""
+        """Start over: the first frame follows the last frame after the average interval of the pass."""
         intervals = self._pass_moments - 1
         pass_ns = self.last_play_ns - self._pass_start_ns
         self.lead_ns = pass_ns // intervals if intervals > 0 and pass_ns > 0 else _DEFAULT_LEAD_NS

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from ..recording import Cursor, Recording
-from ..recording.manifest import Kind
+from ..recording.manifest import RecordKind
 from .stream import ReplayStream
 
 State = Literal["waiting", "playing", "paused", "away", "ended", "failed", "closed"]
@@ -131,18 +131,18 @@ def _text(value: int | None) -> str | None:
     return None if value is None else str(value)
 
 
-class TimeRange(NamedTuple):
-    """When the first and the last frame were received; None if no segment says so."""
+class RecordedTimeRange(NamedTuple):
+    """When the first and the last frame were received; None if no segment is sealed."""
 
     first_ns: int | None
     last_ns: int | None
 
 
-def recorded_time_range(recording: Recording, stream_ids: Iterable[int]) -> TimeRange:
+def recorded_time_range(recording: Recording, stream_ids: Iterable[int]) -> RecordedTimeRange:
     """The time range of the sealed segments of these streams."""
     records = recording.segments[np.isin(recording.segments["stream_id"], list(stream_ids))]
-    sealed = records[(records["kind"] == Kind.SEALED) & (records["rows"] > 0)]
-    return TimeRange(
+    sealed = records[(records["kind"] == RecordKind.SEALED) & (records["rows"] > 0)]
+    return RecordedTimeRange(
         min(sealed["first_time_ns"].tolist(), default=None),
         max(sealed["last_time_ns"].tolist(), default=None),
     )

@@ -123,7 +123,7 @@ class ReplayStream:
         control.offer(links.encode())
 
     def reopen(self, context: Context, nbytes: int) -> None:
-        """Replace the producer, in a new epoch, by one with a pool for a larger frame."""
+        """Replace the producer, in a new epoch, by a producer with a pool for a larger frame."""
         self.pools = sorted({*self.pools, stride_for(nbytes)})
         self.closed_outcomes = self.outcomes()
         self.producer.close()

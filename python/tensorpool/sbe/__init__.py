@@ -35,6 +35,7 @@ from .driver import (
 )
 from .message import Message, MessageHeader
 from .service import EventMessage, Format
+from .status import STATUS_KEY, ConsumerStatus, ProducerStatus, ReasonCount, SourceStream, TimeOrigin
 from .trace import TraceLinkSet, TraceParent
 from .wire import (
     MAGIC,
@@ -69,6 +70,7 @@ from .wire import (
 
 __all__ = [
     "MAGIC",
+    "STATUS_KEY",
     "Attribute",
     "BridgeFrameChunk",
     "BridgeFrameChunkR2",
@@ -76,6 +78,7 @@ __all__ = [
     "ConsumerConfig",
     "ConsumerConfigR2",
     "ConsumerHello",
+    "ConsumerStatus",
     "ControlResponse",
     "DataSourceAnnounce",
     "DataSourceMeta",
@@ -99,10 +102,12 @@ __all__ = [
     "MetaBlobComplete",
     "Mode",
     "PayloadPool",
+    "ProducerStatus",
     "ProgressUnit",
     "PublishMode",
     "QosConsumer",
     "QosProducer",
+    "ReasonCount",
     "RegionType",
     "ResponseCode",
     "Role",
@@ -120,8 +125,10 @@ __all__ = [
     "ShmRegionSuperblock",
     "ShutdownReason",
     "SlotHeader",
+    "SourceStream",
     "Tag",
     "TensorHeader",
+    "TimeOrigin",
     "TraceLinkSet",
     "TraceParent",
     "decode",

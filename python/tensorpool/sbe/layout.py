@@ -37,6 +37,7 @@ SCHEMA_NAMES = (
     "trace-904",
     "discovery-910",
     "service-920",
+    "status-921",
 )
 """Names of the schema files. Of two files with one schema id, the second is a later revision."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import RequestRejected
 from ..monitor.snapshot import MismatchView, as_json
 from ..runtime.config import Secret
-from ..service import Event, Service, command
+from ..service import Service, command
 from .config import MAX_RATE_HZ, fallback_fault
 from .orders import MANUAL
 from .policy import Decision
@@ -31,11 +31,11 @@ class SupervisorService(Service, name="supervisor"):
 
     def say(self, decision: Decision) -> None:
         """On the status stream, for whoever wants to know why."""
-        self._told.append(Event(self.tag, "decision", json.dumps(as_json(decision))))
+        self.add_event("decision", json.dumps(as_json(decision)))
 
     def say_mismatch(self, mismatch: MismatchView) -> None:
         """Likewise, key `mismatch`: frames that nobody accounts for."""
-        self._told.append(Event(self.tag, "mismatch", json.dumps(as_json(mismatch))))
+        self.add_event("mismatch", json.dumps(as_json(mismatch)))
 
     @command
     def status(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A process that holds one of every handle, forks, and tells what its child saw."""
+"""A process with every kind of handle that forks and reports the results of its child."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import numpy as np
 import tensorpool as tp
 
 ELEMENTS = 64
-# What the data plane's context offers; services on it are another matter.
+# Members of a context that belong to services and are not tested here.
 SERVICES = {"service", "serve", "run", "services", "status_events", "service_streams"}
-# Plain facts about a handle; they touch nothing that a fork could have broken.
-FACTS = {
+# Constant properties of a handle, which also work after a fork.
+CONSTANTS = {
     "Context": {"aeron_dir", "namespace", "stream_ids", "closed", "mode", "shm_base_dir"}
     | {"connection", "per_consumer_streams", "report_options"}
     | SERVICES,
@@ -63,6 +63,8 @@ ARGUMENTS: dict[str, list[Any]] = {
 
 
 class ForkingProcess:
+    """Holds a media driver, a context, a producer, a consumer, a frame and an open claim."""
+
     def __init__(self, options: dict[str, Any], stream_id: int) -> None:
         self.options = options
         self.stream_id = stream_id
@@ -74,14 +76,15 @@ class ForkingProcess:
         self.context = tp.open(**options)
         self.producer = self.context.producer(stream_id, nslots=8, pools=["4KiB"])
         self.consumer = self.context.consumer(stream_id)
-        self.frame = self.fresh_frame()
+        self.frame = self.new_frame()
         self.view = self.frame.array
         self.buffer = memoryview(self.frame)
         self.slot = self.producer.claim((ELEMENTS,), np.uint64)
         self.slot.array[:] = self.slot.seq + 1
         self.child = 0
 
-    def fresh_frame(self) -> tp.Frame:
+    def new_frame(self) -> tp.Frame:
+        """Offers frames until one is received."""
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             self.producer.offer(np.full(ELEMENTS, self.producer.next_seq + 1, np.uint64))
@@ -93,27 +96,29 @@ class ForkingProcess:
                 self.wrong += not is_right
                 self.seen.add(frame.seq)
                 return frame
-        raise TimeoutError("no frame")
+        raise TimeoutError("no frame received within 30 s")
 
     def pid(self) -> int:
+        """Process id."""
         return os.getpid()
 
-    # --- what the parent can still do
+    # --- the parent after a fork
 
-    def goes_on(self) -> dict[str, Any]:
-        """Commits the claim that was open during the fork, and sends frames after it."""
+    def send_frames(self) -> dict[str, Any]:
+        """Commits the claim that was open during the fork, and sends frames; returns the checks."""
         if self.slot.result is None:
             claimed, self.seen = self.slot.seq, set()
             self.slot.commit()
             while claimed not in self.seen:
-                self.fresh_frame()
-        self.fresh_frame()
+                self.new_frame()
+        self.new_frame()
         return {
             "wrong": self.wrong,
             "balanced": [self.producer.ledger().balanced, self.consumer.ledger().balanced],
         }
 
     def close_all(self) -> None:
+        """Closes all handles."""
         self.context.close()
         if self.driver is not None:
             self.driver.close()
@@ -121,24 +126,24 @@ class ForkingProcess:
     # --- children
 
     def in_child(self, check: str) -> dict[str, Any]:
-        """Forks, runs the check in the child, and ends it there and then."""
+        """Forks, runs a check in the child, and ends the child without clean-up."""
         read, write = os.pipe()
         pid = os.fork()
         if pid == 0:
             try:
-                answer = {"value": getattr(self, check)()}
+                reply = {"value": getattr(self, check)()}
             except BaseException:
-                answer = {"trouble": traceback.format_exc()}
-            os.write(write, json.dumps(answer).encode())
+                reply = {"error": traceback.format_exc()}
+            os.write(write, json.dumps(reply).encode())
             os._exit(0)
         os.close(write)
         with os.fdopen(read) as pipe:
-            answer = json.loads(pipe.read() or '{"trouble": "the child died"}')
+            reply = json.loads(pipe.read() or '{"error": "the child died"}')
         _, status = os.waitpid(pid, 0)
-        return {**answer, "status": status}
+        return {**reply, "status": status}
 
     def exit_child(self, way: str) -> dict[str, Any]:
-        """A child that ends as any Python program does, with every handle of the parent in reach."""
+        """Runs a child that exits like any Python program while it has every handle of the parent."""
         read, write = os.pipe()
         blocks = ExitStack()
         for handle in self.handles().values():
@@ -154,16 +159,16 @@ class ForkingProcess:
             del self.frame, self.view, self.buffer, self.slot, self.consumer, self.producer, self.context
             del self.driver
             sys.exit(3)
-        # The parent stays inside.
+        # The parent does not leave the blocks.
         blocks.pop_all()
         os.close(write)
         with os.fdopen(read) as pipe:
-            said = pipe.read()
+            stderr = pipe.read()
         _, status = os.waitpid(pid, 0)
-        return {"status": os.waitstatus_to_exitcode(status), "said": said}
+        return {"status": os.waitstatus_to_exitcode(status), "stderr": stderr}
 
     def keep_child(self) -> int:
-        """A child that does nothing until someone kills it."""
+        """Forks a child that sleeps until it is killed; returns its process id."""
         self.child = os.fork()
         if self.child == 0:
             os.closerange(0, 3)
@@ -172,19 +177,22 @@ class ForkingProcess:
         return self.child
 
     def end_child(self) -> None:
+        """Kills the child."""
         os.kill(self.child, 9)
         os.waitpid(self.child, 0)
 
     def multiprocess(self) -> int | None:
+        """Runs a multiprocessing child; returns its exit code."""
         context = multiprocessing.get_context("fork")
         process = context.Process(target=_use_in_child, args=(self,))
         process.start()
         process.join(60)
         return process.exitcode
 
-    # --- checks, run in the child
+    # --- checks that run in the child
 
     def handles(self) -> dict[str, object]:
+        """All handles by the name of their class."""
         handles = {
             "Context": self.context,
             "MediaDriver": self.driver,
@@ -195,14 +203,14 @@ class ForkingProcess:
         }
         return {name: handle for name, handle in handles.items() if handle is not None}
 
-    def use_everything(self) -> dict[str, str]:
-        """Every public name of every handle, and what came of using it."""
+    def use_handles(self) -> dict[str, str]:
+        """Uses every public name of every handle; returns the outcomes."""
         outcomes = {}
         for kind, handle in self.handles().items():
-            # A closed handle raises another error, so closing comes last.
+            # Close last, because a closed handle raises another error.
             for name in sorted(dir(type(handle)), key=lambda name: name == "close"):
-                if not name.startswith("_") and name not in FACTS[kind]:
-                    outcomes[f"{kind}.{name}"] = used(handle, name)
+                if not name.startswith("_") and name not in CONSTANTS[kind]:
+                    outcomes[f"{kind}.{name}"] = use_member(handle, name)
             if hasattr(handle, "__iter__"):
                 outcomes[f"{kind}.__iter__"] = outcome(lambda handle=handle: next(iter(handle)))  # type: ignore[misc]
             if hasattr(handle, "__dlpack__"):
@@ -211,13 +219,13 @@ class ForkingProcess:
         return outcomes
 
     def read_views(self) -> list[int]:
-        """The sums of what the old views show; the claimed one is written to as well."""
+        """Writes to the claimed view; returns the sums of all old views."""
         slot = self.claimed_view
         slot[:] = 7
         return [int(self.view.sum()), int(np.frombuffer(self.buffer, np.uint64).sum()), int(slot.sum()) // 7]
 
-    def open_anew(self) -> dict[str, Any]:
-        """A context of the child's own, on the parent's media driver."""
+    def open_context(self) -> dict[str, Any]:
+        """Opens a new context on the parent's media driver."""
         with tp.open(**self.options) as context:
             producer = context.producer(self.stream_id + 1, pools=["4KiB"])
             consumer = context.consumer(self.stream_id + 1)
@@ -229,8 +237,8 @@ class ForkingProcess:
             assert frame is not None
             return {"embeds": context.embeds_media_driver, "sum": int(frame.copy().sum())}
 
-    def lease_anew(self) -> int:
-        """The id of a lease of the child's own, which is not given back."""
+    def attach(self) -> int:
+        """Attaches a new consumer without a detach; returns the lease id."""
         self.context = tp.open(**self.options)
         self.consumer = self.context.consumer(self.stream_id)
         lease = self.consumer.lease()
@@ -238,10 +246,13 @@ class ForkingProcess:
         return int(lease["lease_id"])
 
     def hold_view(self) -> None:
+        """Keeps a view of the claimed slot."""
         self.claimed_view = self.slot.array
 
 
-def used(handle: object, name: str) -> str:
+def use_member(handle: object, name: str) -> str:
+    """Calls or reads a member of a handle; returns the outcome."""
+
     def use() -> object:
         value = getattr(handle, name)
         result = value(*ARGUMENTS.get(name, [])) if callable(value) else value
@@ -251,6 +262,7 @@ def used(handle: object, name: str) -> str:
 
 
 def outcome(use: Callable[[], object]) -> str:
+    """Name of the raised error, or "worked"."""
     try:
         use()
     except Exception as error:
@@ -258,8 +270,8 @@ def outcome(use: Callable[[], object]) -> str:
     return "worked"
 
 
-def _use_in_child(forker: ForkingProcess) -> None:
-    for handle in (forker.producer, forker.consumer):
+def _use_in_child(forking_process: ForkingProcess) -> None:
+    for handle in (forking_process.producer, forking_process.consumer):
         try:
             handle.counters()
         except tp.ForkedError:

@@ -1,4 +1,4 @@
-"""A process that measures what it uses while it waits for frames and while it moves them."""
+"""A process that measures its processor time and memory while it waits for frames and moves them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ ELEMENTS = 64
 
 
 class ResourceMeter:
+    """Measures the process with one producer and consumers of its stream."""
+
     def __init__(self, options: dict[str, Any], stream_id: int) -> None:
         self.context = tp.open(**options)
         self.stream_id = stream_id
@@ -30,7 +32,7 @@ class ResourceMeter:
     # --- waiting
 
     def wait_for_frames(self, seconds: float, way: Literal["iterate", "async"]) -> dict[str, Any]:
-        """The share of a core that the process uses while a consumer waits in vain."""
+        """Share of a core that the process uses while a consumer waits without frames."""
         consumer = self.context.consumer(self.stream_id)
         ways: dict[str, Callable[[threading.Event], None]] = {
             "iterate": lambda stop: drain(consumer),
@@ -50,18 +52,19 @@ class ResourceMeter:
         waiter.stop()
         return {"all": used, "threads": {name: share for name, share in by_thread.items() if share}}
 
-    def count_beside_a_wait(self, seconds: float, idle: Literal["backoff", "busy-spin"]) -> dict[str, int]:
+    def count_during_wait(self, seconds: float, idle: Literal["backoff", "busy-spin"]) -> dict[str, int]:
+        """Iterations of a Python loop while a consumer waits, and without."""
         consumer = self.context.consumer(self.stream_id, idle=idle)
         waiter = Background(lambda stop: drain(consumer))
-        beside = count_for(seconds)
+        during_wait = count_for(seconds)
         consumer.close()
         waiter.stop()
-        return {"beside": beside, "alone": count_for(seconds)}
+        return {"during_wait": during_wait, "alone": count_for(seconds)}
 
     # --- allocations
 
     def count_allocations(self, frames: int) -> dict[str, int]:
-        """How often this thread asks the C library for memory, by what it does `frames` times."""
+        """Native allocations of this thread by operation, each done `frames` times."""
         counter = ctypes.CDLL(os.environ["COUNTING_MALLOC"]).allocations_of_this_thread
         counter.restype = ctypes.c_ulong
         producer, consumer = self.producer, self.context.consumer(self.stream_id)
@@ -109,21 +112,21 @@ class ResourceMeter:
         return {**counts, "received": received}
 
     def grow(self, frames: int) -> dict[str, int]:
-        """By how much the process and Python's own heap grow over so many frames, sent and received."""
+        """Growth of the process and of Python's heap over this number of frames."""
         producer, consumer = self.producer, self.context.consumer(self.stream_id)
         payload = np.arange(ELEMENTS, dtype=np.uint64)
 
         def move(count: int) -> None:
-            for turn in range(count):
+            for number in range(count):
                 producer.offer(payload)
-                if turn % 16 == 0:
+                if number % 16 == 0:
                     for frame in consumer.poll():
                         frame.array.sum()
                         frame.valid()
 
         while consumer.epoch is None:
             time.sleep(0.01)
-        # The log of the descriptors is touched for the first time in its first round.
+        # The first round touches all pages of the descriptor log.
         move(frames)
         gc.collect()
         tracemalloc.start()
@@ -144,25 +147,28 @@ class ResourceMeter:
 
 
 def drain(consumer: tp.Consumer) -> None:
+    """Receives frames until the consumer is closed."""
     for _ in consumer:
         pass
 
 
 async def drain_async(consumer: tp.Consumer) -> None:
+    """Receives frames with `async for` until the consumer is closed."""
     async for _ in consumer:
         pass
 
 
 def count_for(seconds: float) -> int:
+    """Iterations of a loop in this time."""
     end = time.monotonic() + seconds
-    turns = 0
+    count = 0
     while time.monotonic() < end:
-        turns += 1
-    return turns
+        count += 1
+    return count
 
 
 def cpu_of_threads() -> dict[str, float]:
-    """CPU seconds so far by the names of threads; those of one name together."""
+    """Processor seconds so far by thread name."""
     seconds: dict[str, float] = {}
     tick = os.sysconf("SC_CLK_TCK")
     for task in Path("/proc/self/task").iterdir():
@@ -174,4 +180,5 @@ def cpu_of_threads() -> dict[str, float]:
 
 
 def rss_kib() -> int:
+    """Resident memory of this process in KiB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024

@@ -23,8 +23,8 @@ def pattern(seq: int, nbytes: int) -> npt.NDArray[np.uint8]:
 
     The first word is the sequence itself.
     """
-    pattern_values = np.arange(-(-nbytes // 8), dtype=np.uint64) * _ODD + np.uint64(seq)
-    return pattern_values.view(np.uint8)[:nbytes]
+    blocks = np.arange(-(-nbytes // 8), dtype=np.uint64) * _ODD + np.uint64(seq)
+    return blocks.view(np.uint8)[:nbytes]
 
 
 class Camera:

@@ -1,4 +1,4 @@
-"""Many consumers in one process, polled in turn by one thread."""
+"""A process with many consumers, polled in turn by one thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.remote_process import Background
 
 
 class ConsumerGroup:
-    """All on one context."""
+    """Consumers of one stream on one context."""
 
     def __init__(self, options: dict[str, Any], stream_id: int, count: int) -> None:
         self.context = tp.open(**options)
@@ -30,17 +30,20 @@ class ConsumerGroup:
                         self.received[index] += 1
 
     def fewest(self) -> int:
-        """How many frames the least lucky of them has received."""
+        """Smallest number of received frames of a consumer."""
         return min(self.received)
 
     def epochs(self) -> list[int | None]:
+        """Mapped epoch of each consumer."""
         return [consumer.epoch for consumer in self.consumers]
 
     def leases(self) -> list[int]:
-        held = [consumer.lease() for consumer in self.consumers]
-        return [one["lease_id"] for one in held if one is not None and one["lease_id"] is not None]
+        """Ids of the leases of all consumers."""
+        leases = [consumer.lease() for consumer in self.consumers]
+        return [lease["lease_id"] for lease in leases if lease is not None and lease["lease_id"] is not None]
 
     def stop(self) -> dict[str, Any]:
+        """Stops polling; returns whether frames and ledgers are right."""
         self.polling.stop()
         ledgers = [consumer.ledger() for consumer in self.consumers]
         return {

@@ -1,4 +1,4 @@
-"""A driver as a service, its clients, and an account of everything that they have: each a process."""
+"""A driver process, client processes, and checks that their leases, epochs and ledgers agree."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .client_process import ClientProcess, call_driver
 LONG = os.environ.get("TENSORPOOL_TEST_LONG") == "1"
 ROUNDS = 50 if LONG else 5
 TOKEN = "open sesame"
-# What an offer may come to while others die: in the ring or not, it says so.
+# Outcomes of an offer that are allowed while other processes fail.
 KNOWN_OUTCOMES = {"published", "detached", "not_connected", "closed", "back_pressured"}
 
 
 @dataclass(frozen=True)
 class Periods:
-    """How often what is said. Short, so that every fault is over soon."""
+    """Periods of the driver and its clients. Short, so that recovery takes little time."""
 
     keepalive: float = 0.1
     grace: int = 5
@@ -36,9 +36,11 @@ class Periods:
 
     @property
     def lease(self) -> float:
+        """Lifetime of a lease without keepalives, in seconds."""
         return self.keepalive * self.grace
 
     def toml(self, driver: str = "") -> str:
+        """Configuration file with these periods; `driver` has more settings of the driver."""
         return f"""
             [service]
             token = "{TOKEN}"
@@ -56,53 +58,61 @@ class Periods:
 
 
 STEADY = Periods(grace=20, announce=0.5)
-"""Where nothing may happen to those who are well: a busy machine holds them up for a while, too."""
+"""For tests in which no lease may expire although a busy machine delays processes."""
 
 
 class DriverService:
-    """`tensorpool driver run` in a process of its own; it answers by `service:driver`."""
+    """A process that runs `tensorpool driver run`; its `service:driver` answers commands."""
 
-    def __init__(self, fleet: Deployment) -> None:
-        self._ready = fleet.config.with_name(f"ready-{os.urandom(4).hex()}")
+    def __init__(self, deployment: Deployment) -> None:
+        self._ready = deployment.config.with_name(f"ready-{os.urandom(4).hex()}")
         settings = {
-            "aeron.dir": fleet.aeron_dir,
-            # With a media driver elsewhere: the two die separately.
+            "aeron.dir": deployment.aeron_dir,
+            # The media driver is another process, so that the two can be killed separately.
             "aeron.media_driver": "external",
-            "shm.base_dir": fleet.base,
+            "shm.base_dir": deployment.base,
         }
-        arguments = ["driver", "run", "--config", str(fleet.config), "--ready-file", str(self._ready)]
+        arguments = ["driver", "run", "--config", str(deployment.config), "--ready-file", str(self._ready)]
         arguments += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         self.log = self._ready.with_suffix(".log")
         with self.log.open("wb") as log:
-            self._process = fleet.fork_server.start("tensorpool.cli:main", *arguments, pipes=False, log=log)
+            self._process = deployment.fork_server.start(
+                "tensorpool.cli:main", *arguments, pipes=False, log=log
+            )
 
     @property
     def pid(self) -> int:
+        """Process id."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
+        """Whether the process has not ended."""
         return self._process.poll() is None
 
     @property
     def ready(self) -> bool:
+        """Whether the driver has written its ready file."""
         assert self.alive, self.log.read_text()
         return self._ready.exists()
 
     def kill(self) -> None:
+        """Sends SIGKILL and reaps the process."""
         self._process.kill()
         self._process.wait(TIMEOUT_S)
 
     def stop(self) -> None:
+        """Sends SIGSTOP."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
+        """Sends SIGCONT."""
         self._process.send_signal(signal.SIGCONT)
 
     def end(self) -> int:
-        """SIGTERM, and the status it ended with."""
+        """Sends SIGTERM and waits; returns the exit status."""
         self._process.terminate()
-        # A test that failed may have left it stopped.
+        # A failed test may have left the process stopped.
         self.resume()
         return self._process.wait(TIMEOUT_S)
 
@@ -122,17 +132,19 @@ class DriverService:
 
 @dataclass(kw_only=True)
 class Deployment(Environment):
-    """All processes of one test, and what there has to be when they have settled."""
+    """All processes of one test, and the state that they have to reach."""
 
     config: Path
     wait_until: Callable[..., Any] = field(repr=False)
     fork_server: ForkServer = field(repr=False)
-    is_elsewhere: bool = False
-    """The processes do not live in the same world as the test, which so cannot join them."""
+    is_isolated: bool = False
+    """Whether the processes run with another clock than the test, which then cannot use their media
+    driver."""
     _admin: tp.Context | RemoteProcess | None = None
 
     @property
     def options(self) -> dict[str, Any]:
+        """Arguments of `tp.open` for a client of the driver."""
         return {
             "mode": "driver",
             "config": str(self.config),
@@ -142,36 +154,39 @@ class Deployment(Environment):
         }
 
     def process(self) -> RemoteProcess:
+        """A client process without a context."""
         return self.start(ClientProcess)
 
     def start(
         self, role: Callable[..., object], *args: Any, env: dict[str, str] | None = None
     ) -> RemoteProcess:
-        """A process with that role."""
+        """A process with this role."""
         return self._stack.enter_context(RemoteProcess(role, *args, env=env, fork_server=self.fork_server))
 
     def close(self) -> None:
         """Ends all processes, the last first."""
         self._stack.close()
 
-    def configure(self, times: Periods, driver: str = "") -> None:
-        """For the processes that start from now on."""
-        self.config.write_text(times.toml(driver))
+    def configure(self, periods: Periods, driver: str = "") -> None:
+        """Writes the configuration of processes that start later."""
+        self.config.write_text(periods.toml(driver))
 
     def service(self) -> DriverService:
-        """A running SHM driver."""
+        """A driver process that is ready."""
         service = self._stack.enter_context(DriverService(self))
         self.wait_until(lambda: service.ready, timeout=TIMEOUT_S)
         return service
 
-    def streaming(self, process: RemoteProcess | None = None, per_second: float = 500) -> RemoteProcess:
-        """A producer that offers frames all the time."""
+    def streaming_producer(
+        self, process: RemoteProcess | None = None, per_second: float = 500
+    ) -> RemoteProcess:
+        """A process whose producer offers frames all the time."""
         remote = self.producer(process)
         remote.call("offer_always", per_second=per_second)
         return remote
 
-    def flow(self, *consumers: RemoteProcess, after: int = 0) -> int:
-        """Waits until all of them receive frames of a later epoch than `after`; gives the epoch."""
+    def wait_epoch(self, *consumers: RemoteProcess, after: int = 0) -> int:
+        """Waits until all consumers receive frames of the same epoch, later than `after`; returns it."""
 
         def newest() -> int:
             seen = {newest_epoch(consumer) for consumer in consumers}
@@ -180,8 +195,8 @@ class Deployment(Environment):
         self.wait_until(lambda: newest() > after, timeout=TIMEOUT_S)
         return newest()
 
-    def receives(self, *consumers: RemoteProcess, more: int = 20) -> None:
-        """Waits until each of them has received some more frames, whatever their epoch."""
+    def wait_received(self, *consumers: RemoteProcess, more: int = 20) -> None:
+        """Waits until each consumer has received more frames, of any epoch."""
         before = [consumer.call("received_count") for consumer in consumers]
 
         def have_more() -> bool:
@@ -194,100 +209,102 @@ class Deployment(Environment):
         """Waits for `condition(*args)`."""
         return self.wait_until(lambda: condition(*args), timeout=TIMEOUT_S)
 
-    # --- what the driver says
+    # --- commands of the driver
 
-    def ask(self, command: str, **arguments: Any) -> Any:
-        """A command of `service:driver`, again if nobody answers: the driver may just be coming back."""
+    def call_driver(self, command: str, **arguments: Any) -> Any:
+        """Calls a command of `service:driver`; repeats it while a restarting driver does not answer."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:
-                return self._ask(command, arguments)
+                return self._call_driver_once(command, arguments)
             except (tp.NoSuchService, tp.ServiceTimeout, RemoteError):
                 if time.monotonic() > deadline:
                     raise
 
-    def _ask(self, command: str, arguments: dict[str, Any]) -> Any:
+    def _call_driver_once(self, command: str, arguments: dict[str, Any]) -> Any:
         if self._admin is None:
-            alone = {**self.options, "mode": "standalone"}
-            if self.is_elsewhere:
-                self._admin = self.worker(**alone)
+            standalone = {**self.options, "mode": "standalone"}
+            if self.is_isolated:
+                self._admin = self.worker(**standalone)
             else:
-                self._admin = self._stack.enter_context(tp.open(**alone))
+                self._admin = self._stack.enter_context(tp.open(**standalone))
         if isinstance(self._admin, RemoteProcess):
-            return self._admin.call("ask", command=command, arguments=arguments)
+            return self._admin.call("call_driver", command=command, arguments=arguments)
         return call_driver(self._admin, command, arguments)
 
     def leases(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.ask("leases", stream_id=self.stream_id)
+        """Leases of the stream, by the driver."""
+        rows: list[dict[str, Any]] = self.call_driver("leases", stream_id=self.stream_id)
         return rows
 
     def lease_ids(self) -> set[int]:
+        """Ids of the leases of the stream, by the driver."""
         return {int(row["lease_id"]) for row in self.leases()}
 
-    def gone(self, lease_id: int) -> None:
-        """Waits until the driver has no such lease any more."""
+    def wait_lease_gone(self, lease_id: int) -> None:
+        """Waits until the driver has ended this lease."""
         self.until(lambda: lease_id not in self.lease_ids())
 
     def stream(self) -> dict[str, Any]:
-        rows: list[dict[str, Any]] = self.ask("streams", first=self.stream_id, limit=1)
+        """State of the stream, by the driver."""
+        rows: list[dict[str, Any]] = self.call_driver("streams", first=self.stream_id, limit=1)
         return rows[0]
 
-    # --- what has to be true
+    # --- expected states
 
-    def agreed(
+    def wait_agreed(
         self, producer: RemoteProcess | None, consumers: Sequence[RemoteProcess], *, files: bool = False
     ) -> int:
-        """Waits until driver and clients agree: exactly the leases of these processes, and one epoch; with
-        `files` its directory and no other. Gives the epoch."""
-        members = [one for one in (producer, *consumers) if one is not None]
+        """Waits until driver and clients agree on the leases of exactly these processes and on one epoch,
+        which with `files` is the only directory. Returns the epoch."""
+        clients = [client for client in (producer, *consumers) if client is not None]
         last: tuple[Any, ...] = ()
 
         def agree() -> bool:
             nonlocal last
-            own = sorted(lease for one in members for lease in one.call("leases"))
+            own = sorted(lease for client in clients for lease in client.call("leases"))
             rows, stream = self.leases(), self.stream()
             epoch = int(stream["epoch"] or 0)
             writes = producer.call("producer_epoch") if producer else epoch
-            maps = {one.call("mapped") for one in consumers}
-            there = self.epochs()
-            last = (own, rows, stream, writes, maps, there)
+            maps = {consumer.call("mapped") for consumer in consumers}
+            directories = self.epochs()
+            last = (own, rows, stream, writes, maps, directories)
             return (
-                len(own) == len(members)
+                len(own) == len(clients)
                 and own == sorted(int(row["lease_id"]) for row in rows)
                 and sum(row["role"] == "producer" for row in rows) == (producer is not None)
                 and writes == epoch
                 and maps <= {epoch}
-                and (there == {epoch} if files else epoch in there)
+                and (directories == {epoch} if files else epoch in directories)
             )
 
         try:
             self.until(agree)
         except BaseException:
-            sys.stderr.write(f"no agreement: {last}\n")
+            sys.stderr.write(f"driver and clients do not agree: {last}\n")
             raise
         return int(last[2]["epoch"])
 
-    def settled(self, producer: RemoteProcess | None, consumers: Sequence[RemoteProcess]) -> int:
-        """The same when everything old is gone too, which takes a lease's grace."""
-        return self.agreed(producer, consumers, files=True)
+    def wait_settled(self, producer: RemoteProcess | None, consumers: Sequence[RemoteProcess]) -> int:
+        """Like `wait_agreed`, and waits until old epochs are removed, which takes the grace of a lease."""
+        return self.wait_agreed(producer, consumers, files=True)
 
-    def accounts(
+    def assert_balanced(
         self, producer: RemoteProcess, consumers: Sequence[RemoteProcess], *, files: bool = True
     ) -> None:
-        """All is well in the end: leases and files are those of these processes, and the ledgers of both
-        sides add up, to the same end. Nothing is offered or received after it."""
-        self.agreed(producer, consumers, files=files)
+        """Checks that leases and files are those of these processes and that their ledgers add up to the same
+        last frame. Ends offering and receiving."""
+        self.wait_agreed(producer, consumers, files=files)
         outcomes = producer.call("stop_offering")["outcomes"]
 
-        def is_heard() -> bool:
-            # A last frame now and then: the one before may have gone out while somebody reattached.
+        def is_received() -> bool:
+            # Offer another last frame each time: a consumer that reattached may have missed the one before.
             if producer.call("offer") != "published":
                 return False
             last = producer.call("producer_ledger")["next_seq"] - 1
-            heard = [one.call("consumer_ledger")["last_seq"] for one in consumers]
-            return all(seq == last for seq in heard)
+            return all(consumer.call("consumer_ledger")["last_seq"] == last for consumer in consumers)
 
-        self.wait_until(is_heard, timeout=TIMEOUT_S)
+        self.wait_until(is_received, timeout=TIMEOUT_S)
         written = producer.call("producer_ledger")
         assert written["balanced"], written
         assert outcomes.keys() <= KNOWN_OUTCOMES
@@ -300,11 +317,12 @@ class Deployment(Environment):
             assert ledger["received"] == sum(count for _, _, count in receiving["received"].values())
             assert ledger["outside"]["regressed"] == 0
 
-    def untorn(self, consumers: Sequence[RemoteProcess]) -> None:
+    def assert_untorn(self, consumers: Sequence[RemoteProcess]) -> None:
+        """Checks that no consumer has received a torn frame."""
         for consumer in consumers:
             assert consumer.call("receiving")["wrong"] == 0, "torn frames"
 
-    def dismiss(self, process: RemoteProcess) -> None:
-        """Ends a process that is not needed any more."""
+    def end_process(self, process: RemoteProcess) -> None:
+        """Ends a process before the end of the test."""
         with suppress(BrokenPipeError):
             process.end()

@@ -1,4 +1,4 @@
-"""A process that speaks on the driver's control stream, and not as it should."""
+"""A process that sends noise and invalid requests on the driver's control stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOREIGN = 0xFFFF_FF00
 
 
 class MalformedSender:
-    """Holds no lease, and wants none."""
+    """A sender of malformed messages, without a lease."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.context = tp.open(**{**options, "mode": "standalone"})
@@ -30,39 +30,41 @@ class MalformedSender:
         self.sent: Counter[str] = Counter()
         self.flooding: Background | None = None
 
-    def is_heard(self) -> bool:
+    def is_connected(self) -> bool:
+        """Whether the control stream has a subscriber."""
         return self.publication.is_connected
 
     def send(self, kind: str, seed: int, count: int, stream_id: int) -> None:
-        """That many messages of a kind, each until it is taken. The same seed gives the same ones."""
+        """Sends `count` messages of a kind. The same seed gives the same messages."""
         for message in itertools.islice(messages(kind, random.Random(seed), stream_id), count):
             deadline = time.monotonic() + 60
             while (outcome := self.publication.offer(message)) != "sent":
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"the control stream takes nothing: {outcome}")
+                    raise TimeoutError(f"the control stream accepts no message: {outcome}")
                 time.sleep(0.0005)
             self.sent[kind] += 1
 
     def flood(self, seed: int, stream_id: int) -> None:
-        """As fast as it can, until `stop`, and never mind who else wants to speak."""
-        some = list(itertools.islice(messages("noise", random.Random(seed), stream_id), 1000))
+        """Sends noise at full speed until `stop`, so that other senders are back-pressured."""
+        noise = list(itertools.islice(messages("noise", random.Random(seed), stream_id), 1000))
 
-        def pour(stop: threading.Event) -> None:
-            for message in itertools.cycle(some):
+        def send_noise(stop: threading.Event) -> None:
+            for message in itertools.cycle(noise):
                 self.sent[self.publication.offer(message)] += 1
                 if stop.is_set():
                     return
 
-        self.flooding = Background(pour)
+        self.flooding = Background(send_noise)
 
     def stop(self) -> dict[str, int]:
+        """Stops the flood; returns the outcomes."""
         if self.flooding is not None:
             self.flooding.stop()
         return self.sent
 
 
 def messages(kind: str, rng: random.Random, stream_id: int) -> Iterator[bytes]:
-    """Without end."""
+    """Endless messages of a kind."""
     while True:
         match kind:
             case "noise":
@@ -78,32 +80,32 @@ def messages(kind: str, rng: random.Random, stream_id: int) -> Iterator[bytes]:
 
 
 def damaged(message: bytes, rng: random.Random) -> bytes:
-    """Cut off, too long, or with other bytes in the middle; never the name of another message."""
+    """Truncates a message, extends it, or changes bytes; the template and the schema stay."""
     match rng.randrange(3):
         case 0:
             return message[: rng.randrange(8, len(message))]
         case 1:
             return message + rng.randbytes(rng.randrange(1, 100))
-    spoiled = bytearray(message)
+    changed = bytearray(message)
     for _ in range(rng.randrange(1, 8)):
-        # Template and schema stay: what a driver says is not to be forged by chance.
-        spoiled[rng.choice((0, 1, 6, 7, *range(8, len(message))))] = rng.randrange(256)
-    return bytes(spoiled)
+        # A changed template or schema could forge a message of the driver.
+        changed[rng.choice((0, 1, 6, 7, *range(8, len(message))))] = rng.randrange(256)
+    return bytes(changed)
 
 
 def request(rng: random.Random, stream_id: int) -> Message:
-    """Well formed, and nothing that could be granted."""
+    """A well-formed request that the driver cannot grant."""
     number, role = rng.getrandbits(62), rng.choice(list(driver.Role))
-    stranger: dict[str, Any] = {"stream_id": stream_id, "client_id": FOREIGN + rng.randrange(8), "role": role}
+    client: dict[str, Any] = {"stream_id": stream_id, "client_id": FOREIGN + rng.randrange(8), "role": role}
     match rng.randrange(5):
         case 0:
-            stranger |= rng.choice(({"client_id": 0}, {"max_dims": 99}, {"expected_layout_version": 7}))
+            client |= rng.choice(({"client_id": 0}, {"max_dims": 99}, {"expected_layout_version": 7}))
             existing = driver.PublishMode.REQUIRE_EXISTING
-            return driver.ShmAttachRequest(correlation_id=number, publish_mode=existing, **stranger)
+            return driver.ShmAttachRequest(correlation_id=number, publish_mode=existing, **client)
         case 1:
-            return driver.ShmDetachRequest(correlation_id=number, lease_id=number, **stranger)
+            return driver.ShmDetachRequest(correlation_id=number, lease_id=number, **client)
         case 2:
-            return driver.ShmLeaseKeepalive(lease_id=number, client_timestamp_ns=number, **stranger)
+            return driver.ShmLeaseKeepalive(lease_id=number, client_timestamp_ns=number, **client)
         case 3:
             return driver.ShmAttachResponse(correlation_id=number, code=ResponseCode.REJECTED)
         case _:
@@ -116,7 +118,7 @@ def request(rng: random.Random, stream_id: int) -> Message:
 
 
 def attach(rng: random.Random, stream_id: int, role: driver.Role) -> Message:
-    """Nothing wrong with it, but nobody will ever use the lease."""
+    """A valid attach request for a lease that is never used."""
     client_id = rng.randrange(1, 1 << 31)
     return driver.ShmAttachRequest(
         correlation_id=client_id << 32 | 1,

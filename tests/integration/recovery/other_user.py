@@ -1,4 +1,4 @@
-"""A client that belongs to another user than the driver."""
+"""A client process of another user than the driver's."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from .client_process import ClientProcess
 
 
 class OtherUserProcess(ClientProcess):
-    """Starts as root, reads its configuration, and has no right of root's from then on."""
+    """Starts as root, reads its configuration, and then drops all rights of root."""
 
     def __init__(self, uid: int, config: str) -> None:
         super().__init__()
         self.config = load_config(config)
-        # What is imported late is imported now: the interpreter's own files may be root's alone.
+        # Import late modules now: only root may be allowed to read the interpreter's files.
         Event("service:any", "key", 1).encode()
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
 
     def open(self, **options: Any) -> bool:
+        """Opens a context with the configuration that root has read."""
         return super().open(**{**options, "config": self.config})
 
     def attempt(self, directory: str) -> list[str]:
-        """Creating, truncating and unlinking as a client must not; what came of each."""
+        """Tries to create, rename and remove files, which a client must not; returns each outcome."""
         path = Path(directory)
         attempts = (
             (path / "9.pool").touch,
@@ -38,9 +39,9 @@ class OtherUserProcess(ClientProcess):
             lambda: path.with_name("2").mkdir(),
         )
         results = []
-        for one in attempts:
+        for change in attempts:
             try:
-                one()
+                change()
                 results.append("worked")
             except OSError as error:
                 results.append(type(error).__name__)

@@ -15,10 +15,10 @@ import pytest
 import tensorpool as tp
 from tensorpool import _native, recording
 from tests.fork_server import ForkServer
-from tests.integration.recovery.conftest import fleet, mount
+from tests.integration.recovery.conftest import deployment, mount
 from tests.leaks import wait_for
 
-__all__ = ["fleet", "mount"]
+__all__ = ["deployment", "mount"]
 
 # Arrow starts its threads now, before the first snapshot of a leak check.
 pa.table({"a": [1]}).sort_by("a").filter(pa.compute.field("a") == 1).to_pylist()

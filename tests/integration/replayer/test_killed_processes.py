@@ -48,25 +48,25 @@ def start_replay(fleet: Deployment, replayer: RemoteProcess, root: Path, **optio
 
 
 @pytest.fixture
-def played(fleet: Deployment, root: Path) -> Path:
+def recorded(fleet: Deployment, root: Path) -> Path:
     record(root, fleet.stream_id, frames=FRAMES, every_ns=5 * MS)
     fleet.driver()
     return root
 
 
-def test_killed_replayer_frees_its_stream(fleet: Deployment, played: Path) -> None:
+def test_killed_replayer_frees_its_stream(fleet: Deployment, recorded: Path) -> None:
     fleet.service()
     consumer = fleet.start(ConsumerProcess, fleet.options, fleet.stream_id)
     for _ in range(3):
         killed = fleet.start(ReplayProcess, fleet.options)
         frames_before = len(consumer.call("received"))
-        start_replay(fleet, killed, played)
+        start_replay(fleet, killed, recorded)
         fleet.until(lambda frames_before=frames_before: len(consumer.call("received")) > frames_before + 5)
         killed.kill()
     replayer = fleet.start(ReplayProcess, fleet.options)
-    start_replay(fleet, replayer, played, speed="max")
+    start_replay(fleet, replayer, recorded, speed="max")
     fleet.until(lambda: replayer.call("stats")["state"] == "ended")
-    expected = checksums(played, fleet.stream_id)
+    expected = checksums(recorded, fleet.stream_id)
 
     def last_epoch() -> list[int]:
         epochs = by_epoch(consumer.call("received"))
@@ -80,15 +80,15 @@ def test_killed_replayer_frees_its_stream(fleet: Deployment, played: Path) -> No
         assert [crc32c for _, crc32c in frames] == expected[seqs[0] : seqs[0] + len(seqs)]
     replayer.call("close")
     # Leases of killed replayers expire later; the last replayer has removed its own.
-    assert len(list((played / "_leases").iterdir())) == 3
+    assert len(list((recorded / "_leases").iterdir())) == 3
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["kill -9", "in order"])
-def test_replay_continues_after_a_driver_restart(fleet: Deployment, played: Path, is_killed: bool) -> None:
+def test_replay_continues_after_a_driver_restart(fleet: Deployment, recorded: Path, is_killed: bool) -> None:
     service = fleet.service()
     consumer = fleet.start(ConsumerProcess, fleet.options, fleet.stream_id)
     replayer = fleet.start(ReplayProcess, fleet.options)
-    start_replay(fleet, replayer, played)
+    start_replay(fleet, replayer, recorded)
     fleet.until(lambda: len(consumer.call("received")) > 20)
     if is_killed:
         service.kill()
@@ -100,7 +100,7 @@ def test_replay_continues_after_a_driver_restart(fleet: Deployment, played: Path
     stats = replayer.call("stats")
     assert stats["frames"] == FRAMES, "every frame is published once, also those that had to wait"
     assert sum(stats["streams"][0]["outcomes"].values()) == FRAMES
-    expected = checksums(played, fleet.stream_id)
+    expected = checksums(recorded, fleet.stream_id)
     fleet.until(lambda: seq_of(consumer.call("received")[-1][1]) == FRAMES - 1)
     received = consumer.call("received")
     seqs = [seq_of(timestamp_ns) for _, timestamp_ns, _ in received]

@@ -25,7 +25,7 @@ def describe(
     decoded = sbe.DataSourceAnnounce.decode(announce)
     decoded.epoch, decoded.producer_id = epoch, 7
     for message in (decoded.encode(), meta):
-        writer.note("metadata", message, stream_id=stream_id, meta_version=source.version)
+        writer.add_message("metadata", message, stream_id=stream_id, meta_version=source.version)
 
 
 def test_each_frame_has_its_recorded_attributes(
@@ -91,8 +91,8 @@ def test_blobs_and_trace_links_are_published(
         for row in blob(source.version, 7, content):
             message = sbe.decode(row["message"])
             message.stream_id = free_stream_id  # type: ignore[attr-defined]
-            writer.note("metadata", message.encode(), stream_id=free_stream_id)
-        writer.note("metadata", links.encode(), stream_id=free_stream_id, epoch=1)
+            writer.add_message("metadata", message.encode(), stream_id=free_stream_id)
+        writer.add_message("metadata", links.encode(), stream_id=free_stream_id, epoch=1)
         for seq in range(3):
             writer.append(
                 [seq], stream_id=free_stream_id, epoch=1, seq=seq, meta_version=source.version,

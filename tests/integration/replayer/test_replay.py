@@ -88,15 +88,15 @@ def test_padded_rows_keep_their_strides(ctx: tp.Context, root: Path, open_collec
 def test_two_streams_keep_their_order_under_other_ids(
     ctx: tp.Context, root: Path, open_collector: OpenCollector, free_stream_ids: Callable[[], int]
 ) -> None:
-    first, second, played = (free_stream_ids() for _ in range(3))
+    first, second, target = (free_stream_ids() for _ in range(3))
     record(root, first, second, frames=60)
-    collectors = [open_collector(played), open_collector(second)]
-    with ctx.replay(root, speed=10, mapping={first: played}, **LONG_RING) as replay:
+    collectors = [open_collector(target), open_collector(second)]
+    with ctx.replay(root, speed=10, mapping={first: target}, **LONG_RING) as replay:
         first_frames, second_frames = (collector.until(60) for collector in collectors)
         assert replay.wait(60)
         stats = replay.stats()
     assert [(stream.recorded, stream.stream_id) for stream in stats.streams] == [
-        (first, played), (second, second)
+        (first, target), (second, second)
     ]  # fmt: skip
     assert all(np.array_equal(frame.array, image(first, seq)) for seq, frame in enumerate(first_frames))
     assert all(np.array_equal(frame.array, image(second, seq)) for seq, frame in enumerate(second_frames))
@@ -125,7 +125,7 @@ def test_only_selected_frames_are_published(
     assert [frame.trace_id for frame in received] == [first * 1_000 + seq + 1 for seq in range(12, 21)]
     with pytest.raises(tp.errors.FrameNotRecorded, match="no frame"):
         ctx.replay(root, streams=[first], start=START_NS + 10**12)
-    with pytest.raises(tp.errors.FrameNotRecorded, match="recorded are"):
+    with pytest.raises(tp.errors.FrameNotRecorded, match="recorded streams"):
         ctx.replay(root, streams=[free_stream_ids()])
 
 

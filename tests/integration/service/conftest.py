@@ -1,4 +1,4 @@
-"""What these tests share."""
+"""Fixtures of the service tests."""
 
 from __future__ import annotations
 

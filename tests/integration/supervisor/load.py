@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -17,6 +16,7 @@ import tensorpool as tp
 from tensorpool import _native
 from tensorpool.sbe.layout import HEADER_BYTES
 from tensorpool.sbe.message import Message
+from tensorpool.sbe.status import STATUS_KEY, ConsumerStatus, ProducerStatus, TimeOrigin
 from tensorpool.sbe.wire import (
     ClockDomain,
     ConsumerHello,
@@ -31,13 +31,13 @@ from tests.remote_process import Background
 
 FIRST = 100_000
 _PARTS = 20
-# Counts that grow have as many digits as this all the time: messages are patched, not made anew.
+# Counts that grow start here: messages are patched, not encoded anew.
 _COUNT = 1_000_000_000
 _HZ = 100
 
 
 class Crowd:
-    """Speaks for all of them, once a second, evenly spread: reports, greetings, accounts, latencies."""
+    """Speaks for all of them, once a second, evenly spread: QoS reports, hellos and status reports."""
 
     def speak(self, options: dict[str, Any], streams: int, consumers: int) -> None:
         self.context = tp.open("standalone", media_driver="external", **options)
@@ -73,13 +73,13 @@ class Crowd:
 
     def _say(self, words: list[tuple[str, bytes, int]], second: int) -> None:
         count = _COUNT + _HZ * second
-        binary, digits = count.to_bytes(8, "little"), str(count).encode()
+        start, binary = _COUNT.to_bytes(8, "little"), count.to_bytes(8, "little")
         for place, form, at in words:
             message = form
             if at > 0:
                 message = form[:at] + binary + form[at + 8 :]
             elif at < 0:
-                message = form.replace(b"%d" % _COUNT, digits)
+                message = form.replace(start, binary)
             # What is not taken is said again a second later.
             self.voices[place].offer(message)
             self.sent += 1
@@ -93,7 +93,7 @@ class Crowd:
 
 
 def _words(stream_id: int, consumers: int) -> Iterator[tuple[str, bytes, int]]:
-    """Where it is said, what, and where its count is: at an offset, in the text (-1), or nowhere (0)."""
+    """The stream, the message, and where its count is: at an offset, in many fields (-1), or nowhere (0)."""
     announce = ShmPoolAnnounce(
         stream_id=stream_id,
         producer_id=stream_id,
@@ -108,12 +108,20 @@ def _words(stream_id: int, consumers: int) -> Iterator[tuple[str, bytes, int]]:
     yield "announce", announce.encode(), _offset(ShmPoolAnnounce, "announceTimestampNs")
     report = QosProducer(stream_id=stream_id, producer_id=stream_id, epoch=1, current_seq=0)
     yield "qos", report.encode(), _offset(QosProducer, "currentSeq")
-    account = {
-        "stream_id": stream_id, "producer_id": stream_id, "pid": 7, "epoch": "1",
-        "next_seq": str(_COUNT), "committed": _COUNT, "published": _COUNT, "unpublished": {},
-        "deferred": 0, "dropped": {}, "holes": 0, "bytes": str(_COUNT), "sources": [], "final": False,
-    }  # fmt: skip
-    yield "status", _event("producer", stream_id, "account", account), -1
+    status = ProducerStatus(
+        stream_id=stream_id,
+        producer_id=stream_id,
+        pid=7,
+        is_final=False,
+        epoch=1,
+        next_seq=_COUNT,
+        committed=_COUNT,
+        published=_COUNT,
+        deferred=0,
+        holes=0,
+        payload_bytes=_COUNT,
+    )
+    yield "status", _event("producer", stream_id, status), -1
     for number in range(1, consumers + 1):
         yield from _consumer_words(stream_id, number)
 
@@ -138,22 +146,33 @@ def _consumer_words(stream_id: int, number: int) -> Iterator[tuple[str, bytes, i
         expected_layout_version=1,
     )
     yield "control", hello.encode(), 0
-    account = {
-        "stream_id": stream_id, "consumer_id": number, "pid": 8, "epoch": "1", "first_seq": "0",
-        "last_seq": str(_COUNT), "span": _COUNT, "received": _COUNT, "dropped": {}, "outside": {},
-        "looks": _COUNT, "final": False,
-    }  # fmt: skip
-    yield "status", _event("consumer", stream_id, "account", account), -1
-    figures = {"count": _HZ, "p50_ns": 20_000, "p99_ns": 90_000, "max_ns": 400_000}
-    latency = {
-        "stream_id": stream_id, "consumer_id": number, "since": "publish", **figures, "left_out": 0,
-        "received": _COUNT, "dropped": 0, "life": figures,
-    }  # fmt: skip
-    yield "status", _event("consumer", stream_id, "latency", latency), -1
+    status = ConsumerStatus(
+        stream_id=stream_id,
+        consumer_id=number,
+        pid=8,
+        is_final=False,
+        latency_since=TimeOrigin.PUBLISH,
+        epoch=1,
+        first_seq=0,
+        last_seq=_COUNT,
+        span=_COUNT,
+        received=_COUNT,
+        polls=_COUNT,
+        latency_excluded=0,
+        interval_frames=_HZ,
+        interval_p50_ns=20_000,
+        interval_p99_ns=90_000,
+        interval_max_ns=400_000,
+        total_frames=_COUNT,
+        total_p50_ns=20_000,
+        total_p99_ns=90_000,
+        total_max_ns=400_000,
+    )
+    yield "status", _event("consumer", stream_id, status), -1
 
 
-def _event(role: str, stream_id: int, key: str, value: dict[str, Any]) -> bytes:
-    return Event(f"service:{role}:{stream_id}", key, json.dumps(value, separators=(",", ":"))).encode()
+def _event(role: str, stream_id: int, status: Message) -> bytes:
+    return Event(f"service:{role}:{stream_id}", STATUS_KEY, status.encode()).encode()
 
 
 def _offset(kind: type[Message], name: str) -> int:

@@ -19,8 +19,8 @@ from tests.integration.supervisor.load import Crowd, Supervisor
 from tests.remote_process import RemoteProcess
 
 STREAMS, CONSUMERS = 1000, 4
-# An announce, a report and an account a stream; a report, a greeting, an account and a latency a consumer.
-MESSAGES = STREAMS * (3 + 4 * CONSUMERS)
+# An announce, a QoS and a status report a stream; a QoS report, a hello and a status report a consumer.
+MESSAGES = STREAMS * (3 + 3 * CONSUMERS)
 HOUR_S = 3600.0
 SCRAPE_S = 15.0
 MOST_SHARE = 0.20
@@ -32,7 +32,7 @@ MOST_GROWTH = 16 << 20
 def test_a_thousand_streams_take_little_time_and_no_more_memory_as_time_goes_by(
     aeron_dir: Path, shm_base: Path, tmp_path: Path, wait_until: Callable[..., Any]
 ) -> None:
-    """With everything that they tell: reports, greetings, accounts and latencies; rules, the ledger and the
+    """With everything that they tell: QoS reports, hellos and status reports; rules, the ledger and the
     metrics, which are scraped as Prometheus does."""
     seconds = float(os.environ.get("TENSORPOOL_SUPERVISOR_SECONDS", HOUR_S))
     options: dict[str, Any] = {"aeron_dir": str(aeron_dir), "shm_base_dir": str(shm_base)}

@@ -11,14 +11,18 @@ from tensorpool import _native
 from tensorpool.monitor import LedgerMonitor
 from tensorpool.monitor.listener import model_limits
 from tensorpool.runtime.runner import Runner
+from tensorpool.sbe import STATUS_KEY, ConsumerStatus, ReasonCount, TimeOrigin
 from tensorpool.service import Event
 from tensorpool.supervisor.agent import SupervisorAgent
 from tensorpool.supervisor.config import SupervisorSettings
 
 # Eight of ten frames received, and a reason for one of the other two.
-ACCOUNT = {
-    "consumer_id": 7, "pid": 1, "epoch": "1", "first_seq": "0", "last_seq": "9", "span": 10,
-    "received": 8, "dropped": {"late": 1}, "outside": {}, "looks": 3, "final": False,
+REPORT: dict[str, Any] = {
+    "consumer_id": 7, "pid": 1, "epoch": 1, "first_seq": 0, "last_seq": 9, "span": 10,
+    "received": 8, "dropped": (ReasonCount(frames=1, reason="late"),), "polls": 3, "is_final": False,
+    "latency_since": TimeOrigin.NOTHING, "latency_excluded": 0,
+    **dict.fromkeys(("interval_frames", "interval_p50_ns", "interval_p99_ns", "interval_max_ns"), 0),
+    **dict.fromkeys(("total_frames", "total_p50_ns", "total_p99_ns", "total_max_ns"), 0),
 }  # fmt: skip
 
 
@@ -26,8 +30,8 @@ def test_an_account_that_does_not_add_up_is_told_once(
     hub: tp.Context, free_stream_id: int, wait_until: Callable[..., Any]
 ) -> None:
     services = hub.service_streams
-    said = json.dumps({"stream_id": free_stream_id, **ACCOUNT})
-    account = Event(f"service:consumer:{free_stream_id}", "account", said)
+    report = ConsumerStatus(stream_id=free_stream_id, **REPORT)
+    status = Event(f"service:consumer:{free_stream_id}", STATUS_KEY, report.encode())
     settings = SupervisorSettings(look_ns=100_000_000)
     agent = SupervisorAgent(hub, settings=settings, audit=LedgerMonitor(model_limits(hub)))
     mailbox = _native.Mailbox(
@@ -39,7 +43,7 @@ def test_an_account_that_does_not_add_up_is_told_once(
     heard: list[Any] = []
 
     def goes_on() -> bool:
-        voice.offer(account.encode())
+        voice.offer(status.encode())
         heard.extend(Event.decode(one) for one in mailbox.take(64))
         return any(one.key == "mismatch" for one in heard)
 

@@ -135,8 +135,9 @@ def garbage(rolled: random.Random, stream_id: int) -> bytes:
                 ['{"stream_id": -1}', "[" * 5000, "{}", "null", '{"stream_id": 1e400}', "\x00"]
             )
             tag = rolled.choice(["service:consumer:5", "service:producer:5", "service:recorder"])
-            key = rolled.choice(["account", "latency", "status().result", "ledger().result"])
-            return Event(tag, key, lies, rolled.randrange(1 << 60)).encode()
+            key = rolled.choice(["status", "status().result", "ledger().result"])
+            value = lies if rolled.randrange(2) else lies.encode()
+            return Event(tag, key, value, rolled.randrange(1 << 60)).encode()
         case _:
             return message
 

@@ -61,7 +61,7 @@ def test_default_stream_ids_do_not_overlap(defaults: Config) -> None:
             *((stream_id, stream_id) for stream_id in single),
             (context.per_consumer_descriptor_ids.first, context.per_consumer_descriptor_ids.last),
             (context.per_consumer_control_ids.first, context.per_consumer_control_ids.last),
-            (driver.dynamic_first, driver.dynamic_last),
+            (driver.dynamic_ids.first, driver.dynamic_ids.last),
         ]
     )
     assert all(last < first for (_, last), (first, _) in itertools.pairwise(ranges)), ranges

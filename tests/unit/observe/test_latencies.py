@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorpool.monitor import LatencyBook, StreamLatency
+from tensorpool.sbe import ConsumerStatus, TimeOrigin
 
 S = 1_000_000_000
 
 
-def told(stream_id: int, consumer_id: int, p50: int, p99: int, most: int) -> str:
-    figures = {"p50_ns": p50, "p99_ns": p99, "max_ns": most}
-    return json.dumps({"stream_id": stream_id, "consumer_id": consumer_id, **figures})
+def told(stream_id: int, consumer_id: int, p50: int, p99: int, most: int, **more: Any) -> bytes:
+    fields: dict[str, Any] = {
+        "stream_id": stream_id, "consumer_id": consumer_id, "pid": 1, "is_final": False,
+        "latency_since": TimeOrigin.PUBLISH, "span": 0, "received": 0, "polls": 0, "latency_excluded": 0,
+        "interval_frames": 1, "interval_p50_ns": p50, "interval_p99_ns": p99, "interval_max_ns": most,
+        "total_frames": 1, "total_p50_ns": p50, "total_p99_ns": p99, "total_max_ns": most,
+    }  # fmt: skip
+    return ConsumerStatus(**{**fields, **more}).encode()
 
 
 def test_the_slowest_consumer_of_a_stream_counts() -> None:
@@ -45,22 +50,18 @@ def test_strangers_cannot_fill_it() -> None:
     assert (found.consumers, found.max_ns) == (4096, 4999)
 
 
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: (
-        st.lists(inner)
-        | st.dictionaries(st.sampled_from(["stream_id", "consumer_id", "p50_ns", "p99_ns", "max_ns"]), inner)
-    ),
-    max_leaves=8,
-)
-
-
-@given(anything | st.binary() | st.text().map(lambda text: text[:40]), anything)
-def test_whatever_is_said_is_counted_or_taken_and_never_raises(raw: Any, value: Any) -> None:
+def test_reports_without_a_new_interval_have_no_latency() -> None:
     book = LatencyBook()
-    for said in (raw, json.dumps(value)):
-        before = book.malformed
+    book.hear(told(1, 7, 10, 90, 100, is_final=True), 0)
+    book.hear(told(1, 8, 0, 0, 0, interval_frames=0), 0)
+    assert book.of(1, 0) is None
+    assert book.malformed == 0
+
+
+@given(st.binary() | st.text() | st.none() | st.integers(), st.integers(0, 149))
+def test_malformed_reports_are_counted_and_never_raise(noise: Any, end: int) -> None:
+    book = LatencyBook()
+    for said in (noise, told(1, 7, 1, 2, 3)[:end]):
         book.hear(said, 0)
-        assert book.malformed - before in (0, 1)
-    found = book.of(1, 0)
-    assert found is None or min(found.p50_ns, found.p99_ns, found.max_ns) >= 0
+    assert book.malformed == 2
+    assert book.of(1, 0) is None

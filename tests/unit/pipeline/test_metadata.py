@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tensorpool import recording
-from tensorpool.recording.tables import read_more, read_table
+from tensorpool.recording.tables import read_batches, read_table
 from tensorpool.sbe import DataSourceAnnounce, TraceLinkSet
 from tensorpool.sbe.trace import TraceParent
 from tests.unit.pipeline.harness import Stages, define, frame, table
@@ -19,7 +19,7 @@ def test_frames_have_the_metadata_of_their_version_and_their_latency(tmp_path: P
     with recording.RecordingWriter(root) as writer:
         for version, name in ((1, "red"), (2, "blue")):
             fields = DataSourceAnnounce(stream_id=10, producer_id=1, epoch=1, meta_version=version, name=name)
-            writer.note("metadata", fields.encode(), stream_id=10, epoch=1, meta_version=version)
+            writer.add_message("metadata", fields.encode(), stream_id=10, epoch=1, meta_version=version)
         for seq, version in enumerate((1, 2, 3)):
             wall, monotonic = time.time_ns(), time.monotonic_ns()
             writer.append(
@@ -53,7 +53,7 @@ def test_a_frame_made_from_several_is_behind_the_deepest(tmp_path: Path) -> None
             )
         parents = (TraceParent(trace_id=5), TraceParent(trace_id=6))
         links = TraceLinkSet(stream_id=13, epoch=1, seq=0, trace_id=9, parents=parents)
-        writer.note("metadata", links.encode(), stream_id=13, epoch=1)
+        writer.add_message("metadata", links.encode(), stream_id=13, epoch=1)
     settings = define(root, tmp_path / "tables")
     Stages(settings).take_all()
     depth = {row["stream_id"]: row["lineage_depth_max"] for row in table(settings, "gold/quality")}
@@ -65,10 +65,10 @@ def test_a_table_is_read_on_from_where_it_was(tmp_path: Path) -> None:
     with recording.RecordingWriter(root) as writer:
         for number in range(5):
             fields = DataSourceAnnounce(stream_id=10, producer_id=1, epoch=1, meta_version=number)
-            writer.note("metadata", fields.encode(), stream_id=10, meta_version=number)
+            writer.add_message("metadata", fields.encode(), stream_id=10, meta_version=number)
             writer.flush()
             (path,) = (root / "_tables" / "metadata").glob("*.arrows")
-            batches, place = read_more(path, place)
+            batches, place = read_batches(path, place)
             found += [version for batch in batches for version in batch["meta_version"].to_pylist()]
     assert found == [0, 1, 2, 3, 4] == read_table(root, "metadata")["meta_version"].to_pylist()
-    assert read_more(path, place) == ([], place)
+    assert read_batches(path, place) == ([], place)

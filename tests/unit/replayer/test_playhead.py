@@ -49,7 +49,7 @@ def test_playhead_scales_times_to_the_nanosecond(times: list[int], speed: float)
 
 @given(times_of_rows, st.integers(0, 39), st.integers(0, 10**10), st.integers(0, 10**10))
 def test_pause_delays_the_remaining_rows_by_its_length(
-    times: list[int], played: int, pause_at: int, length: int
+    times: list[int], first_row: int, pause_at: int, length: int
 ) -> None:
     head = Playhead(NOW, speed=1)
     play_times = head.schedule(array(times))
@@ -57,7 +57,7 @@ def test_pause_delays_the_remaining_rows_by_its_length(
     head.pause(NOW + pause_at)
     assert head.is_paused
     head.resume(NOW + pause_at + length)
-    assert due(head, play_times)[played:] == [ns + length for ns in before[played:]]
+    assert due(head, play_times)[first_row:] == [ns + length for ns in before[first_row:]]
 
 
 def test_second_pause_has_no_effect() -> None:

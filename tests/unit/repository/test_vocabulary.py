@@ -41,12 +41,12 @@ def test_exceptions_are_sorted_and_unique() -> None:
         "as_json",
     ],
 )
-def test_retired_words_are_found_in_any_case(name: str) -> None:
+def test_retired_terms_are_found_in_any_case(name: str) -> None:
     assert retired_term(name) is not None
 
 
 @pytest.mark.parametrize("name", ["search", "go_once", "MOSTLY_FULL", "most_recent", "shown_as_json"])
-def test_other_words_are_allowed(name: str) -> None:
+def test_other_names_are_allowed(name: str) -> None:
     assert retired_term(name) is None
 
 

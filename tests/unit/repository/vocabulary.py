@@ -4,7 +4,7 @@
 
     python -m tests.unit.repository.vocabulary [PATH ...]
 
-`--write` rewrites the list of exceptions, `vocabulary_exceptions.txt`, which may only get shorter.
+`--prune` removes obsolete lines from `vocabulary_exceptions.txt`, which may only get shorter.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _RETIRED = {
     "hardships stranger strangers": "overload, untrusted client",
     "somebody nobody someone whoever everybody anybody": "client, consumer, producer",
 }
-_WORDS = {word: terms for words, terms in _RETIRED.items() for word in words.split()}
+_REPLACEMENTS = {word: terms for group, terms in _RETIRED.items() for word in group.split()}
 
 # Retired phrases, as they appear in snake case.
 _PHRASES = {
@@ -79,8 +79,8 @@ def retired_term(name: str) -> str | None:
     """The retired word or phrase that a name contains, with its replacements; None if there is none."""
     parts = [part.lower() for part in _PARTS.findall(name)]
     for part in parts:
-        if part in _WORDS:
-            return f"{part} ({_WORDS[part]})"
+        if part in _REPLACEMENTS:
+            return f"{part} ({_REPLACEMENTS[part]})"
     snake = f"_{'_'.join(parts)}_"
     for phrase, terms in _PHRASES.items():
         if f"_{phrase}_" in snake:
@@ -145,15 +145,18 @@ def rust_names(path: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """Prints the offences, or writes the list of exceptions."""
+    """Prints the offences, or prunes the list of exceptions."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("path", nargs="*", type=Path)
-    parser.add_argument("--write", action="store_true", help="write the offences to the list of exceptions")
+    parser.add_argument("--prune", action="store_true", help="remove exceptions that no longer occur")
     arguments = parser.parse_args()
-    names = offences(*arguments.path)
-    if arguments.write:
-        EXCEPTIONS.write_text("".join(f"{location}\n" for location in sorted(names)), "utf-8")
-    for location, term in sorted(names.items()) if not arguments.write else ():
+    if arguments.prune:
+        current = offences()
+        kept = [location for location in exceptions() if location in current]
+        EXCEPTIONS.write_text("".join(f"{location}\n" for location in kept), "utf-8")
+        return
+    names = offences(*(path.resolve() for path in arguments.path))
+    for location, term in sorted(names.items()):
         print(f"{location}  {term}")
     print(f"{len(names)} retired names")
 

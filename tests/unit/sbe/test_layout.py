@@ -52,6 +52,8 @@ BLOCKS = {
     ("discovery-910", "DiscoveryRequest"): (1, 32),
     ("discovery-910", "DiscoveryResponse"): (2, 9),
     ("service-920", "EventMessage"): (1, 48),
+    ("status-921", "ProducerStatus"): (1, 69),
+    ("status-921", "ConsumerStatus"): (2, 134),
 }
 
 

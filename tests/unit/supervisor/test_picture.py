@@ -20,7 +20,6 @@ from tensorpool.monitor.reports import (
     RecorderStatus,
     RepeatedAnnounce,
     ServiceAlive,
-    read_status,
 )
 from tensorpool.monitor.snapshot import StreamState
 from tensorpool.monitor.streams import ModelLimits
@@ -323,8 +322,3 @@ def test_whatever_comes_the_count_of_consumers_is_right(events: list[tuple[objec
         for one in stream.consumers:
             assert one.report_age_ns <= picture.bounds.forget_consumer_ns
             assert one.backlog is None or one.backlog >= 0
-
-
-@given(st.text(), st.sampled_from(["producer", "consumer", "latency"]))
-def test_no_words_make_it_raise(text: str, kind: str) -> None:
-    assert read_status(kind, text) is None

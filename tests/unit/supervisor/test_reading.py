@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorpool import sbe
 from tensorpool.monitor.reports import (
     ConsumerQos,
+    ConsumerStatus,
+    LatencyStatus,
     MessageReader,
     ProducerQos,
+    ProducerStatus,
     RejectedMessage,
     RepeatedAnnounce,
-    read_status,
     read_status_event,
 )
 from tensorpool.sbe.driver import ShmDriverShutdown, ShutdownReason
@@ -32,7 +34,6 @@ from tests.unit.supervisor.test_picture import announce
 
 NULL = (1 << 64) - 1
 numbers = st.integers(0, NULL)
-counts = st.dictionaries(st.sampled_from(["gap", "late", "rate_limited", "odd\\", "ü", ""]), numbers)
 
 
 def hello(consumer_id: int, **more: Any) -> ConsumerHello:
@@ -67,9 +68,10 @@ def read(reader: MessageReader, message: bytes) -> object | None:
     return found[0] if found else None
 
 
-def read_quickly(message: bytes) -> object | None:
-    [found] = MessageReader().told([message])
-    return None if found is message else found
+def read_status(message: bytes) -> list[object]:
+    """The events of one message of the status stream; empty if it is not a status report."""
+    events = MessageReader().told([message])
+    return [] if events == [message] else events
 
 
 def test_reports_are_read_by_their_offsets() -> None:
@@ -142,7 +144,7 @@ def test_no_bytes_make_it_raise(noise: bytes) -> None:
     reader = MessageReader()
     read(reader, noise)
     read_status_event(noise)
-    assert read_quickly(noise) is None
+    assert read_status(noise) == []
     for message in (announce().encode(), hello(7).encode(), qos().encode()):
         # Noise behind a header that is known.
         read(reader, message[:8] + noise)
@@ -164,77 +166,106 @@ def _fields(message: Any) -> dict[str, Any]:
     return {one.name: getattr(message, one.name) for one in fields(message)}
 
 
-consumers = st.fixed_dictionaries(
-    {
-        "stream_id": numbers,
-        "consumer_id": numbers,
-        "pid": numbers,
-        "epoch": st.none() | numbers.map(str),
-        "first_seq": st.none() | numbers.map(str),
-        "last_seq": st.none() | numbers.map(str),
-        "span": numbers,
-        "received": numbers,
-        "dropped": counts,
-        "outside": counts,
-        "looks": numbers,
-        "final": st.booleans(),
-    }
+ids = st.integers(0, (1 << 32) - 1)
+counters = st.integers(0, NULL - 1)
+counts = st.lists(
+    st.builds(
+        sbe.ReasonCount,
+        frames=st.integers(1, NULL - 1),
+        reason=st.sampled_from(["gap", "late", "rate_limited", "odd\\", ""]),
+    ),
+    unique_by=lambda entry: entry.reason,
+).map(tuple)
+sources = st.lists(ids, unique=True, max_size=3).map(
+    lambda found: tuple(sbe.SourceStream(stream_id=one) for one in sorted(found))
 )
-producers = st.fixed_dictionaries(
-    {
-        "stream_id": numbers,
-        "producer_id": numbers,
-        "pid": numbers,
-        "epoch": numbers.map(str),
-        "next_seq": numbers.map(str),
-        "committed": numbers,
-        "published": numbers,
-        "unpublished": counts,
-        "deferred": numbers,
-        "dropped": counts,
-        "holes": numbers,
-        "bytes": numbers.map(str),
-        "sources": st.lists(numbers, max_size=3),
-        "final": st.booleans(),
-    }
+producers = st.builds(
+    sbe.ProducerStatus,
+    **dict.fromkeys(("stream_id", "producer_id", "pid"), ids),
+    **dict.fromkeys(("epoch", "next_seq", "committed", "published"), counters),
+    **dict.fromkeys(("deferred", "holes", "payload_bytes"), counters),
+    is_final=st.booleans(),
+    unpublished=counts,
+    dropped=counts,
+    sources=sources,
 )
-figures = dict.fromkeys(("count", "p50_ns", "p99_ns", "max_ns"), numbers)
-latencies = st.fixed_dictionaries(
-    {
-        "stream_id": numbers,
-        "consumer_id": numbers,
-        "since": st.sampled_from(["publish", "capture", "mixed", "ü"]),
-        **figures,
-        "left_out": numbers,
-        "received": numbers,
-        "dropped": numbers,
-        "life": st.fixed_dictionaries(figures),
-    }
+INTERVAL = ("interval_frames", "interval_p50_ns", "interval_p99_ns", "interval_max_ns")
+TOTAL = ("total_frames", "total_p50_ns", "total_p99_ns", "total_max_ns")
+consumers = st.builds(
+    sbe.ConsumerStatus,
+    **dict.fromkeys(("stream_id", "consumer_id", "pid"), ids),
+    **dict.fromkeys(("epoch", "first_seq", "last_seq"), st.none() | counters),
+    **dict.fromkeys(("span", "received", "polls", "latency_excluded", *INTERVAL, *TOTAL), counters),
+    is_final=st.booleans(),
+    latency_since=st.sampled_from(sbe.TimeOrigin),
+    dropped=counts,
+    outside=counts,
 )
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"), [("consumer", consumers), ("producer", producers), ("latency", latencies)]
-)
-def test_the_quick_way_reads_the_same_as_the_thorough_one(kind: str, words: Any) -> None:
-    read = 0
+def by_reason(entries: tuple[sbe.ReasonCount, ...]) -> dict[str, int]:
+    return {entry.reason: entry.frames for entry in entries}
 
-    @given(words, st.sampled_from([",", ", "]))
-    def check(said: dict[str, Any], comma: str) -> None:
-        nonlocal read
-        text = json.dumps(said, separators=(comma, ":"), ensure_ascii=False)
-        role, key = ("consumer", "latency") if kind == "latency" else (kind, "account")
-        quick = read_quickly(Event(f"service:{role}:5", key, text).encode())
-        thorough = read_status(kind, text)
-        assert thorough is not None
-        if quick is not None:
-            read += 1
-            assert quick == thorough
-            assert type(quick) is type(thorough)
-        # Of another role, or under another key, it is nothing.
-        assert read_quickly(Event(f"service:camera:{role}", key, text).encode()) is None
-        assert read_quickly(Event(f"service:{role}:5", "other", text).encode()) is None
 
-    check()
-    # It does not leave everything to the other.
-    assert read > 5
+def event(role: str, value: Any, key: str = sbe.STATUS_KEY) -> bytes:
+    return Event(f"service:{role}:5", key, value).encode()
+
+
+@given(producers)
+def test_producer_status_is_read_as_python_encodes_it(p: sbe.ProducerStatus) -> None:
+    assert read_status(event("producer", p.encode())) == [
+        ProducerStatus(
+            stream_id=p.stream_id,
+            producer_id=p.producer_id,
+            pid=p.pid,
+            epoch=p.epoch,
+            next_seq=p.next_seq,
+            committed=p.committed,
+            published=p.published,
+            unpublished=by_reason(p.unpublished),
+            deferred=p.deferred,
+            dropped=by_reason(p.dropped),
+            holes=p.holes,
+            nbytes=p.payload_bytes,
+            sources=tuple(source.stream_id for source in p.sources),
+            is_final=p.is_final,
+        )
+    ]
+
+
+@given(consumers)
+def test_consumer_status_is_read_as_python_encodes_it(c: sbe.ConsumerStatus) -> None:
+    ledger, *latencies = read_status(event("consumer", c.encode()))
+    assert ledger == ConsumerStatus(
+        stream_id=c.stream_id,
+        consumer_id=c.consumer_id,
+        pid=c.pid,
+        epoch=c.epoch,
+        first_seq=c.first_seq,
+        last_seq=c.last_seq,
+        span=c.span,
+        received=c.received,
+        dropped=by_reason(c.dropped),
+        outside=by_reason(c.outside),
+        looks=c.polls,
+        is_final=c.is_final,
+    )
+    assert type(ledger) is ConsumerStatus
+    has_latency = c.interval_frames and not c.is_final and c.latency_since is not sbe.TimeOrigin.NOTHING
+    figures = (c.interval_frames, c.interval_p50_ns, c.interval_p99_ns, c.interval_max_ns)
+    latency = LatencyStatus(c.stream_id, c.consumer_id, *figures, c.latency_since.name.lower())
+    assert latencies == ([latency] if has_latency else [])
+
+
+@given(consumers, st.binary(max_size=300))
+def test_malformed_status_is_rejected_and_never_raises(c: sbe.ConsumerStatus, noise: bytes) -> None:
+    malformed = [RejectedMessage("malformed")]
+    value = c.encode()
+    for end in range(0, len(value), 7):
+        assert read_status(event("consumer", value[:end])) == malformed
+        assert read_status(event("consumer", value[:end] + noise)) != []
+    assert read_status(event("producer", value)) == malformed
+    # Other messages: of another service, under another key, or with a value of another format.
+    assert read_status(event("camera", value)) == []
+    assert read_status(event("consumer", value, "other")) == []
+    assert read_status(event("consumer", "text")) == []

@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::histogram::{HIGHEST, Histogram, Intervals, Summary};
 use crate::os::time::{monotonic_ns, realtime_ns};
 use crate::wire::layout::CLOCK_DOMAIN_REALTIME_SYNCED;
+use crate::wire::status::TimeOrigin;
 
 /// The time from `stamp_ns` to now. `None`: in the future, or so long ago that it is of another clock.
 #[inline]
@@ -18,28 +19,6 @@ pub const fn elapsed(stamp_ns: u64, now_ns: u64) -> Option<u64> {
     match now_ns.checked_sub(stamp_ns) {
         Some(ns) if ns <= HIGHEST => Some(ns),
         _ => None,
-    }
-}
-
-/// Which timestamps were compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeOrigin {
-    Nothing,
-    Publish,
-    /// The timestamp of the slot.
-    Capture,
-    /// Some frames had a publish timestamp, others did not.
-    Mixed,
-}
-
-impl TimeOrigin {
-    pub const fn as_str(self) -> Option<&'static str> {
-        match self {
-            Self::Nothing => None,
-            Self::Publish => Some("publish"),
-            Self::Capture => Some("capture"),
-            Self::Mixed => Some("mixed"),
-        }
     }
 }
 

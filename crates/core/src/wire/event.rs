@@ -63,9 +63,12 @@ fn tag_of(bytes: &[u8]) -> Option<&[u8]> {
     split_text(data_after_block(bytes)?).map(|(tag, _)| tag)
 }
 
-/// Tag, key and value of an event, as bytes.
-pub fn text_fields(bytes: &[u8]) -> Option<[&[u8]; 3]> {
+/// Tag, key and value of an event whose value has the format BYTES.
+pub fn bytes_event(bytes: &[u8]) -> Option<[&[u8]; 3]> {
     let (tag, rest) = split_text(data_after_block(bytes)?)?;
+    if bytes[MESSAGE_HEADER_LENGTH + EVENT_MESSAGE_FORMAT] != FORMAT_BYTES as u8 {
+        return None;
+    }
     let (key, rest) = split_text(rest)?;
     let (value, _) = split_text(rest)?;
     Some([tag, key, value])
@@ -92,23 +95,26 @@ fn split_text(data: &[u8]) -> Option<(&[u8], &[u8])> {
     data.get(4..)?.split_at_checked(length)
 }
 
-/// Encodes an event with a text that answers no request, for the status stream.
-pub fn encode_text(tag: &str, key: &str, value: &str, wall_ns: u64) -> Vec<u8> {
+/// Encodes an event that answers no request, with a value of the format BYTES, for the status stream.
+pub fn encode_bytes(tag: &str, key: &str, value: &[u8], wall_ns: u64) -> Vec<u8> {
     let mut out = vec![0; MESSAGE_HEADER_LENGTH + usize::from(EVENT_MESSAGE_BLOCK_LENGTH)];
-    put_u16(&mut out, MESSAGE_HEADER_BLOCK_LENGTH, EVENT_MESSAGE_BLOCK_LENGTH);
-    put_u16(&mut out, MESSAGE_HEADER_TEMPLATE_ID, EVENT_MESSAGE_TEMPLATE_ID);
-    put_u16(&mut out, MESSAGE_HEADER_SCHEMA_ID, SERVICE_SCHEMA_ID);
-    put_u16(&mut out, MESSAGE_HEADER_VERSION, SERVICE_SCHEMA_VERSION);
+    put_header_of(
+        &mut out,
+        EVENT_MESSAGE_BLOCK_LENGTH,
+        EVENT_MESSAGE_TEMPLATE_ID,
+        SERVICE_SCHEMA_ID,
+        SERVICE_SCHEMA_VERSION,
+    );
     let b = &mut out[MESSAGE_HEADER_LENGTH..];
     put_u64(b, EVENT_MESSAGE_TIMESTAMP_NS, wall_ns);
-    b[EVENT_MESSAGE_FORMAT] = FORMAT_STRING as u8;
+    b[EVENT_MESSAGE_FORMAT] = FORMAT_BYTES as u8;
     put_u32(b, EVENT_MESSAGE_REF_STREAM_ID, NULL_U32);
     put_u64(b, EVENT_MESSAGE_REF_EPOCH, NULL_U64);
     put_u64(b, EVENT_MESSAGE_REF_SEQ, NULL_U64);
     put_u64(b, EVENT_MESSAGE_TRACE_ID, 0);
-    for data in [tag, key, value] {
+    for data in [tag.as_bytes(), key.as_bytes(), value] {
         out.extend((data.len() as u32).to_le_bytes());
-        out.extend(data.as_bytes());
+        out.extend(data);
     }
     out
 }
@@ -118,12 +124,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn encoded_text_is_an_event_with_a_tag() {
-        let event = encode_text("service:consumer:5", "latency", "{}", 7);
+    fn encoded_bytes_are_an_event_with_a_tag() {
+        let mut event = encode_bytes("service:consumer:5", "status", b"\xff\0", 7);
         assert_eq!(tag_of(&event), Some(&b"service:consumer:5"[..]));
         let block = &event[MESSAGE_HEADER_LENGTH..];
-        assert_eq!((get_u64(block, EVENT_MESSAGE_TIMESTAMP_NS), block[EVENT_MESSAGE_FORMAT]), (7, 12));
-        assert!(event.ends_with(b"\x07\0\0\0latency\x02\0\0\0{}"));
+        assert_eq!((get_u64(block, EVENT_MESSAGE_TIMESTAMP_NS), block[EVENT_MESSAGE_FORMAT]), (7, 13));
+        assert!(event.ends_with(b"\x06\0\0\0status\x02\0\0\0\xff\0"));
+        let fields: [&[u8]; 3] = [b"service:consumer:5", b"status", b"\xff\0"];
+        assert_eq!(bytes_event(&event), Some(fields));
+        for end in 0..event.len() {
+            assert_eq!(bytes_event(&event[..end]), None);
+        }
+        event[MESSAGE_HEADER_LENGTH + EVENT_MESSAGE_FORMAT] -= 1;
+        assert_eq!(bytes_event(&event), None);
     }
 
     fn event(tag: &str) -> Vec<u8> {

@@ -1,18 +1,21 @@
-//! The status report of a producer: committed = published + unpublished by reason.
+//! The status report of a producer: committed = published + unpublished by reason + deferred.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use tensorpool_core::wire::status::ProducerStatus;
 
 use super::Producer;
 
 impl Producer {
-    /// The report as JSON. `None` before the producer had an epoch. `last_id`: its last id, used while it has
-    /// no lease.
-    pub(crate) fn status_json(
+    /// The event with the report. `None` before the producer had an epoch. `last_id`: its last id, used while
+    /// it has no lease.
+    pub(crate) fn status_event(
         &self,
         last_id: &mut Option<u32>,
         sources: &[u32],
         is_final: bool,
-    ) -> Option<String> {
+        wall_ns: u64,
+    ) -> Option<Vec<u8>> {
         let id = self.producer_id();
         if id != 0 {
             *last_id = Some(id);
@@ -24,14 +27,14 @@ impl Producer {
         let next_seq = state.sequencer.next_seq();
         let c = &self.counters;
         let n = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (committed, published, bytes, holes) =
+        let (committed, published, payload_bytes, holes) =
             (n(&c.committed), n(&c.published), n(&c.bytes), n(&c.holes));
-        let lost = [
+        let unpublished = [
             ("back_pressured", n(&c.back_pressured)),
             ("not_connected", n(&c.not_connected)),
             ("closed", n(&c.closed)),
         ];
-        let never = [
+        let dropped = [
             ("no_pool", n(&c.no_pool)),
             ("slot_claimed", n(&c.slot_claimed)),
             ("detached", n(&c.detached)),
@@ -39,20 +42,23 @@ impl Producer {
             ("after_close", n(&c.after_close)),
         ];
         drop(state);
-        let unpublished: u64 = lost.iter().map(|(_, n)| n).sum();
-        let deferred = committed.saturating_sub(published + unpublished);
-        Some(format!(
-            r#"{{"stream_id":{},"producer_id":{producer_id},"pid":{},"epoch":"{epoch}","next_seq":"{next_seq}","committed":{committed},"published":{published},"unpublished":{{{}}},"deferred":{deferred},"dropped":{{{}}},"holes":{holes},"bytes":"{bytes}","sources":{sources:?},"final":{is_final}}}"#,
-            self.config.stream_id,
-            std::process::id(),
-            named(&lost),
-            named(&never),
-        ))
+        let lost: u64 = unpublished.iter().map(|(_, n)| n).sum();
+        let status = ProducerStatus {
+            stream_id: self.config.stream_id,
+            producer_id,
+            pid: std::process::id(),
+            is_final,
+            epoch,
+            next_seq,
+            committed,
+            published,
+            deferred: committed.saturating_sub(published + lost),
+            holes,
+            payload_bytes,
+            unpublished: unpublished.as_slice(),
+            dropped: dropped.as_slice(),
+            sources,
+        };
+        Some(status.encode_event(wall_ns))
     }
-}
-
-fn named(counts: &[(&str, u64)]) -> String {
-    let some: Vec<_> =
-        counts.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!(r#""{name}":{n}"#)).collect();
-    some.join(",")
 }

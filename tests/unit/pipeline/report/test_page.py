@@ -133,7 +133,7 @@ def test_changed_payload_is_reported_and_not_shown(tmp_path: Path) -> None:
 def test_shape_beyond_its_bytes_is_reported_and_not_read(tmp_path: Path) -> None:
     made = sample_of(tmp_path, np.zeros((4, 4), np.uint8), shape=[4_000, 4_000])
     assert made.image is None
-    assert "reaches beyond" in made.problem
+    assert "extends beyond" in made.problem
 
 
 def test_a_recording_that_is_gone_leaves_the_rest_of_the_page(tmp_path: Path) -> None:
