@@ -10,7 +10,7 @@ import pytest
 
 import tensorpool as tp
 from tensorpool.monitor.listener import StreamKind, SystemListener
-from tensorpool.monitor.reports import MessageReader, read_stream_id
+from tensorpool.monitor.reports import read_stream_id
 from tensorpool.sbe import QosProducer, ShmPoolAnnounce, decode
 
 
@@ -37,13 +37,13 @@ class Events:
 def test_raw_observer_gets_bytes_and_nothing_is_decoded(
     hub: tp.Context, free_stream_id: int, wait_until: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never(self: MessageReader, messages: list[bytes]) -> Any:
+    def never(messages: list[bytes]) -> Any:
         raise AssertionError("a message was decoded")
 
-    monkeypatch.setattr(MessageReader, "read_wire", never)
-    monkeypatch.setattr(MessageReader, "read_status", never)
     raw = RawMessages()
     listener = SystemListener(hub.connection, raw_observers=[raw])
+    monkeypatch.setattr(listener._reader, "read_wire", never)
+    monkeypatch.setattr(listener._reader, "read_status", never)
     try:
         with hub.producer(free_stream_id, name="camera") as camera:
             camera.offer(np.zeros(1))
