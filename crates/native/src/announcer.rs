@@ -1,4 +1,4 @@
-//! `StreamAnnouncer` (Python: `Beacons`): announces, activity timestamps and lock watches of a driver's
+//! `StreamAnnouncer`: announces, activity timestamps and lock watches of a driver's
 //! streams, on the conductor's thread.
 
 use std::sync::Arc;

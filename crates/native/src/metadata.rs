@@ -1,4 +1,4 @@
-//! Metadata of sources: `MetadataListener` (Python: `MetadataEar`), and the view of it that a consumer's
+//! Metadata of sources: `MetadataListener`, and the view of it that a consumer's
 //! frames use.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! `MetadataPublisher` (Python: `Bulletin`): publishes a producer's metadata periodically, on the conductor's
+//! `MetadataPublisher`: publishes a producer's metadata periodically, on the conductor's
 //! thread.
 
 use std::sync::Arc;

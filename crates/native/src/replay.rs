@@ -1,4 +1,4 @@
-//! `ReplayRows` and `replay_rows` (Python: `play_rows`): publication of recorded frames through producers,
+//! `ReplayRows` and `replay_rows`: publication of recorded frames through producers,
 //! without the interpreter.
 
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};

@@ -1,4 +1,4 @@
-//! `ReportReader` (Python: `Hearing`): decodes the frequent messages of a system in native code, and leaves
+//! `ReportReader`: decodes the frequent messages of a system in native code, and leaves
 //! the others to Python.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

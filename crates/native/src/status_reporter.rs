@@ -1,4 +1,4 @@
-//! `StatusReporter` (Python: `Reporter`): publishes the status of a producer or consumer, on the conductor's
+//! `StatusReporter`: publishes the status of a producer or consumer, on the conductor's
 //! thread.
 
 use std::sync::Arc;
