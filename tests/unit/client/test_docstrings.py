@@ -36,7 +36,7 @@ MISSING = frozenset(
     {
         "tensorpool.client.ledger.ConsumerLedger.balanced",
         "tensorpool.client.ledger.ConsumerLedger.of",
-        "tensorpool.client.ledger.Latency.as_json",
+        "tensorpool.client.ledger.Latency.json_output",
         "tensorpool.client.ledger.Latency.of",
         "tensorpool.client.ledger.ProducerLedger.of",
         "tensorpool.context.context.Context.closed",
